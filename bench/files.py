@@ -50,7 +50,7 @@ class PeakMemory:
         self.start_mib = read_process_status_mib("VmRSS")
 
     @property
-    def growth_mib(self) -> float:
+    def get_growth_mib(self) -> float:
         return read_process_status_mib("VmHWM") - self.start_mib
 
 
@@ -158,14 +158,14 @@ async def measure_sweep(client: Client, files: int) -> dict[str, float]:
     longest_s, max_keys = 0.0, 0
     original_delete = client.files.store.delete
 
-    async def timed_delete(keys: Sequence[str]) -> None:
+    async def delete_and_record_time(keys: Sequence[str]) -> None:
         nonlocal longest_s, max_keys
         max_keys = max(max_keys, len(keys))
         delete_started = time.monotonic()
         await original_delete(keys)
         longest_s = max(longest_s, time.monotonic() - delete_started)
 
-    client.files.store.delete = timed_delete  # type: ignore[method-assign,assignment]
+    client.files.store.delete = delete_and_record_time  # type: ignore[method-assign,assignment]
     result = await client.files.sweep()
     return {
         "files": result.deleted,

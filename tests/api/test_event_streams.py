@@ -67,14 +67,14 @@ async def test_a_stream_shows_a_job_from_the_snapshot_to_the_end(
         assert stream.response.headers["x-accel-buffering"] == "no"
         snapshot = await read_first_frame(stream, "snapshot")
         assert (snapshot["v"], snapshot["job"], snapshot["state"], snapshot["total"]) == (1, job, "queued", 2)
-        page = await worker.one()
+        page = await worker.claim_one_task()
         assert (await read_first_frame(stream, "state"))["state"] == "running"
         await report_progress(conn, page, 50)
         progress = await read_first_frame(stream, "progress")
         assert (progress["percent"], progress["phase"]) == (25, "work")
-        await worker.finish(page)
+        await worker.finish_task(page)
         assert await read_first_frame(stream, "task") == {"name": "page", "state": "succeeded"}
-        await worker.finish(await worker.one(), body=7)
+        await worker.finish_task(await worker.claim_one_task(), body=7)
         frames = await stream.read_until("end")
         assert (frames[-1].data["state"], frames[-1].data["result"], frames[-1].data["percent"]) == (
             "succeeded",
@@ -94,7 +94,7 @@ async def test_a_reconnecting_client_gets_missed_events_exactly_once(
     job, worker = await start_book_job(web, 6), ManualWorker(conn)
     ids: list[int] = []
     after = ""
-    tasks = await worker.take(6)
+    tasks = await worker.claim_tasks(6)
     for task in tasks:
         headers = {**ANN, "last-event-id": after} if after else ANN
         async with open_event_stream(web, f"/api/jobs/{job}/events", headers) as stream:
@@ -106,9 +106,9 @@ async def test_a_reconnecting_client_gets_missed_events_exactly_once(
             assert frame is not None
             after = frame.id or ""
             ids.append(int(after))
-        await worker.finish(task)
+        await worker.finish_task(task)
     async with open_event_stream(web, f"/api/jobs/{job}/events?after={after}", ANN) as stream:
-        await worker.finish(await worker.one())
+        await worker.finish_task(await worker.claim_one_task())
         ids += [int(frame.id) for frame in await stream.read_until("end") if frame.id]
     assert ids == sorted(set(ids))
     assert ids == list(range(ids[0], ids[-1] + 1))
@@ -118,8 +118,8 @@ async def test_an_event_id_that_is_no_longer_stored_gives_a_new_snapshot(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
     job, worker = await start_book_job(web), ManualWorker(conn)
-    for task in await worker.take(2):
-        await worker.finish(task)
+    for task in await worker.claim_tasks(2):
+        await worker.finish_task(task)
     await conn.execute("delete from holdfast.events where seq < 3")
     async with open_event_stream(web, f"/api/jobs/{job}/events", {**ANN, "last-event-id": "1"}) as stream:
         assert (await read_first_frame(stream, "snapshot"))["resync"] is True
@@ -132,13 +132,13 @@ async def test_progress_is_merged_and_the_last_progress_is_sent(
     web: httpx.AsyncClient, conn: Connection
 ) -> None:
     job, worker = await start_book_job(web, 1), ManualWorker(conn)
-    page = await worker.one()
+    page = await worker.claim_one_task()
     async with open_event_stream(web, f"/api/jobs/{job}/events", ANN) as stream:
         await read_first_frame(stream, "snapshot")
         began = time.monotonic()
         for percent in range(1, 61):
             await report_progress(conn, page, percent)
-        await worker.finish(page)
+        await worker.finish_task(page)
         frames = await stream.read_until("task")
         took = time.monotonic() - began
     merged = [frame.data["percent"] for frame in frames if frame.event == "progress"]
@@ -213,9 +213,9 @@ async def test_many_streams_share_one_listening_connection(
 
         watchers = [asyncio.create_task(watch(job)) for job in jobs for _ in range(10)]
         await wait_until(lambda: app.state.holdfast.event_hub.subscription_count == 50, within=TIMEOUT)
-        while tasks := await worker.take(5):
+        while tasks := await worker.claim_tasks(5):
             for task in tasks:
-                await worker.finish(task)
+                await worker.finish_task(task)
         for ids in await asyncio.gather(*watchers):
             assert ids == sorted(set(ids))
             assert ids[-1] - ids[0] == len(ids) - 1
@@ -230,7 +230,7 @@ async def test_a_service_watches_a_job_without_owner_to_its_end(
     worker = ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", SERVICE) as stream:
         await read_first_frame(stream, "snapshot")
-        await worker.finish(await worker.one(), body=5)
+        await worker.finish_task(await worker.claim_one_task(), body=5)
         assert (await read_first_frame(stream, "end"))["result"] == 5
 
 
@@ -255,16 +255,16 @@ async def test_a_file_has_one_event_when_it_becomes_visible(web: httpx.AsyncClie
     job, worker = await start_book_job(web, 1), ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", ANN) as stream:
         await read_first_frame(stream, "snapshot")
-        page = await worker.one()
+        page = await worker.claim_one_task()
         await save_file(conn, page, "a.txt")
         await save_file(conn, page, "b.txt")
-        await worker.finish(page)
+        await worker.finish_task(page)
         frames = await stream.read_until("artifact")
         file_frames = [frames[-1], await stream.read_next()]
         assert [frame.event for frame in frames] == ["state", "task", "progress", "artifact"]
-        last = await worker.one()
+        last = await worker.claim_one_task()
         await save_file(conn, last, "whole.txt")
-        await worker.finish(last)
+        await worker.finish_task(last)
         rest = await stream.read_until("end")
     names = [
         frame.data["name"]
@@ -290,10 +290,10 @@ async def test_file_events_of_a_single_task_job_come_before_the_end(
     worker = ManualWorker(conn)
     async with open_event_stream(web, f"/api/jobs/{job}/events", SERVICE) as stream:
         await read_first_frame(stream, "snapshot")
-        task = await worker.one()
+        task = await worker.claim_one_task()
         await report_progress(conn, task, 10)  # a job with one stored event stores all of them
         await save_file(conn, task, "a.txt")
-        await worker.finish(task)
+        await worker.finish_task(task)
         frames = await stream.read_until("end")
     assert [frame.event for frame in frames][-2:] == ["artifact", "end"]
     after = {**SERVICE, "last-event-id": str(frames[-1].id)}
@@ -313,11 +313,11 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
         assert (snapshot["v"], snapshot["state"], snapshot["total"], snapshot["name"]) == (1, "open", 3, "b")
         await web.post(f"/api/batches/{batch}/close", headers=ANN)
         assert (await read_first_frame(stream, "progress"))["state"] == "running"
-        await worker.finish(await worker.one())
+        await worker.finish_task(await worker.claim_one_task())
         frame = await stream.read_next()
         assert frame is not None
         assert (frame.data["ended"], frame.data["percent"]) == (1, 33.3)
-    await worker.finish(await worker.one(), "fail", {"type": "E", "message": "m"})
+    await worker.finish_task(await worker.claim_one_task(), "fail", {"type": "E", "message": "m"})
     ticket = (await web.post(f"/api/batches/{batch}/ticket", headers=ANN)).json()["ticket"]
     async with open_event_stream(web, f"{path}?after={frame.id}&ticket={ticket}") as stream:
         assert await read_first_frame(stream, "progress") == {
@@ -328,7 +328,7 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
             "failed": 1,
             "cancelled": 0,
         }
-        await worker.finish(await worker.one())
+        await worker.finish_task(await worker.claim_one_task())
         end = (await stream.read_until("end"))[-1]
         assert (end.data["state"], end.data["ended"], end.data["failed"]) == ("failed", 3, 1)
         assert await stream.read_next() is None
@@ -347,7 +347,7 @@ async def test_users_see_every_timeout_under_the_same_error_type(
     job: UUID = await submit_job(conn, owner="ann", attempts=1)
     worker = ManualWorker(conn)
     error = {"type": "TimeoutError", "message": "10.0.0.3:5432 did not answer", "traceback": "t"}
-    await worker.finish(await worker.one(), "fail", error)
+    await worker.finish_task(await worker.claim_one_task(), "fail", error)
     job_view = (await web.get(f"/api/jobs/{job}", headers=ANN)).json()
     expected_error = {"type": "TimedOut", "message": "This took too long and was stopped."}
     assert job_view["error"] == expected_error

@@ -192,7 +192,7 @@ async def test_owners_reach_their_own_files_only(
 ) -> None:
     job = await submit_job(conn, owner="ann")
     worker = ManualWorker(conn)
-    await worker.finish(await worker.one())
+    await worker.finish_task(await worker.claim_one_task())
     file = await save_file(client, job=job)
     for path in ("/api/artifacts/{}", "/api/artifacts/{}/link"):
         foreign = await api.get(path.format(file.id), headers=BOB)
@@ -218,16 +218,16 @@ async def test_owners_reach_their_own_files_only(
 
 async def test_a_deleted_file_is_regenerated(api: httpx.AsyncClient, conn: Connection, clock: Clock) -> None:
     job, worker = await submit_job(conn, owner="ann"), ManualWorker(conn)
-    task = await worker.one()
+    task = await worker.claim_one_task()
     staged = await artifacts.stage_artifact(conn, task, {"name": "a", "ttl_s": 60})
     await artifacts.record_artifact_upload(conn, staged.id, task, size=0, sha256="0" * 64, meta={})
-    await worker.finish(task)
+    await worker.finish_task(task)
     await clock.advance(timedelta(minutes=2))
     gone = await api.get(f"/api/artifacts/{staged.id}", headers=ANN)
     assert (gone.status_code, "Regenerate it" in gone.json()["detail"]) == (410, True)
     again = await api.post(f"/api/artifacts/{staged.id}/regenerate", headers=ANN)
     assert (again.status_code, again.json()["job_id"]) == (202, str(job))
-    assert (await worker.one()).id == task.id
+    assert (await worker.claim_one_task()).id == task.id
 
 
 async def test_the_files_of_a_batch_are_downloaded_as_a_zip(
@@ -238,11 +238,13 @@ async def test_the_files_of_a_batch_are_downloaded_as_a_zip(
     contents = {}
     for number in range(3):
         job = await submit_job(conn, owner="ann", batch=str(batch))
-        await worker.finish(await worker.one())
+        await worker.finish_task(await worker.claim_one_task())
         contents[number] = os.urandom(70_000) if number else b"text " * 50_000
         await save_file(client, "Report.txt" if number < 2 else "report.TXT", contents[number], job=job)
     failed = await submit_job(conn, owner="ann", batch=str(batch), attempts=1)
-    await worker.finish(await worker.one(), "fail", {"type": "ValueError", "message": "10.0.0.3 said no"})
+    await worker.finish_task(
+        await worker.claim_one_task(), "fail", {"type": "ValueError", "message": "10.0.0.3 said no"}
+    )
     lost = await save_file(client, "lost.bin", b"lost", job=job)
     await client.files.store.delete([lost.key])
     response = await api.get(f"/api/batches/{batch}/zip", headers=ANN)

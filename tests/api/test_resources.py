@@ -33,7 +33,7 @@ async def test_a_batch_is_opened_filled_closed_and_calls_back(
     assert (closed["total"], closed["ended"], closed["finished_at"]) == (2, 0, None)
     worker = ManualWorker(conn)
     for _ in range(2):
-        await worker.finish(await worker.one())
+        await worker.finish_task(await worker.claim_one_task())
     shown = (await api.get(f"/api/batches/{batch}", headers=SERVICE)).json()
     assert shown["ended"] == 2
     assert (await api.get(f"/api/jobs/{shown['callback_job']}", headers=SERVICE)).json()["type"] == "done"
@@ -85,7 +85,7 @@ async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient
     assert (await api.post("/api/queues/q/pause", json={"reason": "so"}, headers=SERVICE)).status_code == 204
     [queue] = (await api.get("/api/queues", headers=SERVICE)).json()
     assert queue["queue"] == "q"
-    assert await ManualWorker(conn).take(1) == []
+    assert await ManualWorker(conn).claim_tasks(1) == []
     assert (await api.post("/api/queues/q/resume", headers=SERVICE)).json() == {"changed": True}
     assert (await api.get("/api/queues/nothing", headers=SERVICE)).status_code == 404
     scale = await api.get("/api/queues/q/scale?per_worker=4", headers=SERVICE)
@@ -95,7 +95,7 @@ async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient
     assert (await api.get("/api/limits", headers=SERVICE)).json()[0]["name"] == "l"
     assert (await api.put("/api/limits/l", json={}, headers=SERVICE)).status_code == 422
     assert (await api.delete("/api/limits/l", headers=SERVICE)).status_code == 204
-    await ManualWorker(conn, "worker-1").take(1)
+    await ManualWorker(conn, "worker-1").claim_tasks(1)
     workers = (await api.get("/api/workers", headers=SERVICE)).json()
     assert "worker-1" in str(workers)
     assert len((await api.get("/api/workers/worker-1/tasks", headers=SERVICE)).json()) == 1
@@ -147,8 +147,8 @@ async def test_services_search_jobs_and_list_errors(api: httpx.AsyncClient, conn
     worker = ManualWorker(conn)
     for kind in ("a", "b"):
         await api.post("/api/jobs", json={"type": kind, "queue": "q", "owner": "ann"}, headers=SERVICE)
-        await worker.finish(
-            await worker.one(), "reject", {"type": "SiteDown", "message": "no", "fingerprint": "f"}
+        await worker.finish_task(
+            await worker.claim_one_task(), "reject", {"type": "SiteDown", "message": "no", "fingerprint": "f"}
         )
     matches = (await api.get("/api/search?q=type:a", headers=SERVICE)).json()
     assert [row["type"] for row in matches["rows"]] == ["a"]

@@ -87,11 +87,11 @@ async def test_job_ends_are_delivered_signed_to_allowed_webhooks(
     await create_webhook(api, receiver.url, SERVICE, types=["other"])
     worker = ManualWorker(conn)
     job = await submit_job(conn, owner="ann")
-    await worker.finish(await worker.one(), body=1)
+    await worker.finish_task(await worker.claim_one_task(), body=1)
     book_job = (await api.post("/api/jobs/start", json={"type": "book"}, headers=ANN)).json()["id"]
-    while tasks := await worker.take(5):
+    while tasks := await worker.claim_tasks(5):
         for task in tasks:
-            await worker.finish(task, body=1)
+            await worker.finish_task(task, body=1)
     await run_deliveries(db, settings, lambda: len(receiver.requests) == 2)
     deliveries = {}
     for headers, body in receiver.requests:
@@ -115,7 +115,7 @@ async def test_a_failed_delivery_is_retried_with_the_same_id(
     await create_webhook(api, receiver.url, SERVICE)
     worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
-    await worker.finish(await worker.one())
+    await worker.finish_task(await worker.claim_one_task())
     await conn.execute(
         "update holdfast.task_policies set backoff_base_s = 0.01, jitter = 0 where type = 'holdfast.webhook'"
     )
@@ -129,9 +129,9 @@ async def test_private_addresses_are_not_called(
     await create_webhook(api, receiver.url, ANN)
     worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
-    await worker.finish(await worker.one())
+    await worker.finish_task(await worker.claim_one_task())
     deliver = webhooks.build_webhook_delivery_task(db)  # without an egress allowlist
-    [task] = await ManualWorker(conn, queues=["webhooks"]).take(1)
+    [task] = await ManualWorker(conn, queues=["webhooks"]).claim_tasks(1)
     with pytest.raises(Exception, match="public internet"):
         await deliver.function(
             **msgspec.convert(task.args, dict[str, Any]) | {"webhook": task.args["webhook"]}
@@ -182,8 +182,8 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     assert (listed["active"], listed["disabled_reason"]) == (False, "The endpoint returned 502.")
     worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
-    await worker.finish(await worker.one())
-    assert await ManualWorker(conn, queues=["webhooks"]).take(1) == []
+    await worker.finish_task(await worker.claim_one_task())
+    assert await ManualWorker(conn, queues=["webhooks"]).claim_tasks(1) == []
     audit = "select actor, action from holdfast.audit_log where target = $1 order by id"
     assert [tuple(row) for row in await conn.fetch(audit, webhook["id"])][-1] == (
         "holdfast",
@@ -209,7 +209,7 @@ async def test_an_endpoint_that_returns_410_is_not_called_again(
     worker = ManualWorker(conn)
     for _ in range(2):
         await submit_job(conn, owner="ann")
-        await worker.finish(await worker.one())
+        await worker.finish_task(await worker.claim_one_task())
     off = "select disabled_reason from holdfast.webhooks where not active"
 
     async def gone() -> object:
@@ -226,8 +226,8 @@ async def test_delivery_errors_reveal_nothing_about_the_network(
     await create_webhook(api, receiver.url, ANN)
     worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
-    await worker.finish(await worker.one())
-    for task in await ManualWorker(conn, queues=["webhooks"]).take(2):
+    await worker.finish_task(await worker.claim_one_task())
+    for task in await ManualWorker(conn, queues=["webhooks"]).claim_tasks(2):
         with pytest.raises(Exception):  # noqa: B017, PT011  (whatever it is, the owner reads our words)
             await webhooks.build_webhook_delivery_task(db).function(
                 **msgspec.convert(task.args, dict[str, Any])

@@ -35,14 +35,14 @@ def run_task(
 ) -> LeasedTask:
     """Claim one task, and finish it if an outcome is given."""
 
-    async def work(connection: Connection) -> LeasedTask:
-        hand = ManualWorker(connection, "hand", [queue])
-        task = await hand.one()
+    async def claim_and_finish(connection: Connection) -> LeasedTask:
+        manual_worker = ManualWorker(connection, "hand", [queue])
+        task = await manual_worker.claim_one_task()
         if kind is not None:
-            await hand.finish(task, kind, body)
+            await manual_worker.finish_task(task, kind, body)
         return task
 
-    return shell.query(work)
+    return shell.query(claim_and_finish)
 
 
 def fail_task(shell: Shell, message: str = "it broke", **error: Any) -> None:
@@ -213,9 +213,9 @@ def test_graph_is_retried_from_one_task_and_rerun_with_changes(shell: Shell) -> 
             {"name": "b", "args": {"n": 2}, "after": ["a"]},
             type="pair",
         )
-        hand = ManualWorker(connection)
+        manual_worker = ManualWorker(connection)
         for _ in range(2):
-            await hand.finish(await hand.one(), "succeed", "x")
+            await manual_worker.finish_task(await manual_worker.claim_one_task(), "succeed", "x")
         return submitted.id
 
     job_id = str(shell.query(graph))
@@ -260,14 +260,14 @@ def test_logs_print_lines_with_task_and_attempt(shell: Shell) -> None:
     job_id = submit_job(shell, "t")
 
     async def write_lines(connection: Connection) -> None:
-        hand = ManualWorker(connection, "hand", ["default"])
-        task = await hand.one()
+        manual_worker = ManualWorker(connection, "hand", ["default"])
+        task = await manual_worker.claim_one_task()
         batch = [{"id": task.id, "attempt": task.attempt, "nonce": task.nonce, "lines": [
             {"seq": n, "at": "2026-01-01T00:00:00Z", "level": level, "message": f"line {n}\x1b[1m",
              "fields": {"n": n}}
             for n, level in enumerate(("info", "error"), 1)]}]  # fmt: skip
         await connection.fetchval("select holdfast.write_logs($1)", json.dumps(batch, default=str))
-        await hand.finish(task)
+        await manual_worker.finish_task(task)
 
     shell.query(write_lines)
     output = shell("job", "logs", job_id, "--follow")

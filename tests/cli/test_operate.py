@@ -48,7 +48,7 @@ def test_pause_stores_the_reason_and_resume_ends_it(shell: Shell) -> None:
     assert (
         shell("queue", "pause", "q", "--reason", "storm") == "Queue q is paused: 1 ready, 0 still running.\n"
     )
-    assert shell.query(lambda c: ManualWorker(c).take(1)) == []
+    assert shell.query(lambda c: ManualWorker(c).claim_tasks(1)) == []
     [shown] = shell.json("queue", "show", "q")
     assert shown["paused_reason"] == "storm"
     assert ": storm" in shell("queue", "list")
@@ -66,16 +66,16 @@ def test_pause_stores_the_reason_and_resume_ends_it(shell: Shell) -> None:
 def test_drain_waits_for_running_tasks(shell: Shell, url: Secret) -> None:
     shell("submit", "t", "--queue", "q")
     shell("submit", "t", "--queue", "q")
-    task = shell.query(lambda c: ManualWorker(c).one())
+    task = shell.query(lambda c: ManualWorker(c).claim_one_task())
     assert "1 task of queue q still running" in shell("queue", "drain", "q", "--wait-timeout", "50ms", code=1)
     [shown] = shell.json("queue", "show", "q")
     assert shown["paused_reason"] == "draining"
 
     def finish() -> None:
-        async def work(connection: Connection) -> None:
-            await ManualWorker(connection).finish(task)
+        async def finish_running_task(connection: Connection) -> None:
+            await ManualWorker(connection).finish_task(task)
 
-        shell.query(work)
+        shell.query(finish_running_task)
 
     finishing = threading.Timer(0.3, finish)
     finishing.start()
@@ -97,7 +97,7 @@ def test_limits_are_set_listed_and_deleted(shell: Shell) -> None:
     assert (limits["hosts"]["rate"], limits["hosts"]["burst"], limits["hosts"]["per_key"]) == (2, 4, True)
     for _ in range(3):
         shell("submit", "t", "--queue", "q")
-    assert len(shell.query(lambda c: ManualWorker(c).take(9))) == 2
+    assert len(shell.query(lambda c: ManualWorker(c).claim_tasks(9))) == 2
     assert "queue:q\tq\t-\tno\t2/2\t-\tfull" in shell("limit", "list")
     assert "--yes" in shell("limit", "delete", "hosts", code=5)
     assert shell("limit", "delete", "hosts", "--yes") == "Limit hosts is deleted.\n"
@@ -111,13 +111,13 @@ def test_limits_are_set_listed_and_deleted(shell: Shell) -> None:
 def test_workers_are_listed_shown_drained_and_stopped(shell: Shell) -> None:
     shell("submit", "t", "--queue", "q")
 
-    async def work(connection: Connection) -> None:
-        await ManualWorker(connection, "ann-1").take(1)
-        await ManualWorker(connection, "bob-1").take(1)
+    async def start_two_workers(connection: Connection) -> None:
+        await ManualWorker(connection, "ann-1").claim_tasks(1)
+        await ManualWorker(connection, "bob-1").claim_tasks(1)
         about = {"version": "1.2", "slots": 8, "loop_lag_ms": 4.2, "rss": 123_000_000}
         await connection.fetchval("select holdfast.heartbeat_worker('ann-1', $1)", json.dumps(about))
 
-    shell.query(work)
+    shell.query(start_two_workers)
     rows = [line.split("\t") for line in shell("workers", "list").splitlines()]
     assert rows[0][:8] == ["ann-1", "● live", "1", "8", "q", "1.2", "4 ms", "123 MB"]
     [shown] = shell.json("workers", "show", "ann")
@@ -140,11 +140,11 @@ def test_batch_is_listed_watched_and_cancelled(shell: Shell) -> None:
     for _ in range(3):
         shell("submit", "t", "--queue", "q", "--batch", batch)
 
-    async def one(connection: Connection) -> None:
-        hand = ManualWorker(connection)
-        await hand.finish(await hand.one(), "reject", {"message": "x"})
+    async def reject_one_task(connection: Connection) -> None:
+        manual_worker = ManualWorker(connection)
+        await manual_worker.finish_task(await manual_worker.claim_one_task(), "reject", {"message": "x"})
 
-    shell.query(one)
+    shell.query(reject_one_task)
     assert [row["id"] for row in shell.json("batch", "list")] == [batch]
     assert shell("batch", "list").split("\t")[:6] == [batch, "open", "export", "1", "3", "1"]
     assert shell.json("batch", "list", "--owner", "nobody") == []
@@ -163,15 +163,15 @@ def test_batch_is_listed_watched_and_cancelled(shell: Shell) -> None:
 def create_failed_jobs(shell: Shell, count: int, message: str = "it broke") -> None:
     """Create jobs that failed with the same cause and are not retried."""
 
-    async def work(connection: Connection) -> None:
-        hand = ManualWorker(connection)
+    async def reject_new_jobs(connection: Connection) -> None:
+        manual_worker = ManualWorker(connection)
         body = {"type": "ValueError", "message": message, "traceback": "Traceback\n  File x\nValueError",
                 "fingerprint": "ValueError in render"}  # fmt: skip
         for _ in range(count):
             await submit_job(connection)
-            await hand.finish(await hand.one(), "reject", body)
+            await manual_worker.finish_task(await manual_worker.claim_one_task(), "reject", body)
 
-    shell.query(work)
+    shell.query(reject_new_jobs)
 
 
 def test_errors_are_grouped_retried_and_ignored(shell: Shell) -> None:
@@ -206,14 +206,16 @@ def test_bulk_retry_stops_if_the_first_batch_fails_again(shell: Shell) -> None:
     stop = threading.Event()
 
     def keep_failing() -> None:
-        async def work(connection: Connection) -> None:
-            hand = ManualWorker(connection)
+        async def reject_retried_tasks(connection: Connection) -> None:
+            manual_worker = ManualWorker(connection)
             while not stop.is_set():
-                for task in await hand.take(10):
-                    await hand.finish(task, "reject", {"type": "ValueError", "message": "again"})
+                for task in await manual_worker.claim_tasks(10):
+                    await manual_worker.finish_task(
+                        task, "reject", {"type": "ValueError", "message": "again"}
+                    )
                 await asyncio.sleep(0.05)
 
-        shell.query(work)
+        shell.query(reject_retried_tasks)
 
     worker = threading.Thread(target=keep_failing)
     worker.start()
@@ -227,7 +229,7 @@ def test_bulk_retry_stops_if_the_first_batch_fails_again(shell: Shell) -> None:
 
 
 def test_worker_receives_its_command(shell: Shell) -> None:
-    shell.query(lambda c: ManualWorker(c, "ann").take(1))
+    shell.query(lambda c: ManualWorker(c, "ann").claim_tasks(1))
     shell("workers", "stop", "ann", "--yes")
 
     async def read_command(connection: Connection) -> object:
@@ -264,9 +266,9 @@ def test_untrusted_text_is_printed_without_control_characters(shell: Shell) -> N
 
     async def fail(connection: Connection) -> None:
         await connection.execute("select holdfast.resume_queue('q')")
-        hand = ManualWorker(connection, "w\u202e[red]w[/red]")
+        manual_worker = ManualWorker(connection, "w\u202e[red]w[/red]")
         body = {"type": f"E{evil}", "message": evil, "traceback": evil, "fingerprint": f"E {evil}"}
-        await hand.finish(await hand.one(), "reject", body)
+        await manual_worker.finish_task(await manual_worker.claim_one_task(), "reject", body)
 
     [row] = shell.json("job", "list")
     output = shell("queue", "list") + shell("job", "why", row["id"])

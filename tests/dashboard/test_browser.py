@@ -22,7 +22,7 @@ from holdfast.engine.connection import Connection
 AXE_OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 # The dark theme changes only colours.
 DARK_AXE_OPTIONS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
-HOSTILE = [
+HOSTILE_TEXTS = [
     "<script>window.hacked=1</script>",
     '"><img src=x onerror="window.hacked=1">',
     "{{ 7 * 7 }}{% raise %}",
@@ -149,7 +149,7 @@ def test_every_page_is_accessible_in_both_themes_and_sizes(
 async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
     """Put hostile text into payloads, names, errors, progress messages, files and saved views."""
     job_ids: list[UUID] = []
-    for text in HOSTILE:
+    for text in HOSTILE_TEXTS:
         name = re.sub(r"[\x01-\x1f]", "", text)[:60]
         job = await jobs.submit(
             conn,
@@ -163,10 +163,12 @@ async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
             },
         )
         job_ids.append(job.id)
-        hand = ManualWorker(conn, name, [name])
-        (task,) = await hand.take(1)
+        manual_worker = ManualWorker(conn, name, [name])
+        (task,) = await manual_worker.claim_tasks(1)
         progress = json.dumps({str(task.id): {"percent": 50, "phase": text[:200], "message": text[:2000]}})
-        await conn.execute("select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id])
+        await conn.execute(
+            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
+        )
         about = {"host": text[:200], "version": text[:50]}
         await conn.execute("select holdfast.heartbeat_worker($1, $2)", name, json.dumps(about))
         error = {
@@ -175,7 +177,7 @@ async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
             "traceback": f'  File "{text}", line 1\n    {text}',
             "fingerprint": f"x {text}"[:200],
         }
-        await hand.exchange([build_outcome(task, "fail", error)])
+        await manual_worker.finish_and_claim([build_outcome(task, "fail", error)])
         await queues.pause_queue_until(conn, name, None, reason=text[:200], by=name)
         safe = text.replace("/", "_").replace("\u0001", "").replace("\u0007", "").replace("\u001b", "")[:200]
         staged = await artifacts.stage_artifact_without_task(
@@ -230,7 +232,7 @@ def test_live_updates_keep_selection_and_input(
     row.evaluate("node => (node.marker = 'same')")
 
     async def claim(conn: Connection) -> Any:
-        return (await ManualWorker(conn, "lively", ["lively"]).take(1))[0]
+        return (await ManualWorker(conn, "lively", ["lively"]).claim_tasks(1))[0]
 
     task = dashboard.run_query(claim)
     started_at = time.monotonic()
@@ -303,9 +305,9 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
         await jobs.submit_many(conn, [{"type": "plain", "queue": "plain"} for _ in range(60)])
         alive = await jobs.submit(conn, {"type": "plain-alive", "queue": "plain"})
         broken = await jobs.submit(conn, {"type": "plain-broken", "queue": "plain-broken", "attempts": 1})
-        hand = ManualWorker(conn, "plain", ["plain-broken"])
-        (task,) = await hand.take(1)
-        await hand.exchange([build_outcome(task, "fail", {"type": "E", "message": "m"})])
+        manual_worker = ManualWorker(conn, "plain", ["plain-broken"])
+        (task,) = await manual_worker.claim_tasks(1)
+        await manual_worker.finish_and_claim([build_outcome(task, "fail", {"type": "E", "message": "m"})])
         return alive.id, broken.id
 
     alive, broken = dashboard.run_query(create_jobs)
@@ -332,9 +334,9 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
 def test_keyboard_shortcuts(dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]) -> None:
     async def create_failed_job(conn: Connection) -> UUID:
         submitted = await jobs.submit(conn, {"type": "keyed", "queue": "keyed", "attempts": 1})
-        hand = ManualWorker(conn, "keyed", ["keyed"])
-        (task,) = await hand.take(1)
-        await hand.exchange([build_outcome(task, "fail", {"type": "E", "message": "m"})])
+        manual_worker = ManualWorker(conn, "keyed", ["keyed"])
+        (task,) = await manual_worker.claim_tasks(1)
+        await manual_worker.finish_and_claim([build_outcome(task, "fail", {"type": "E", "message": "m"})])
         return submitted.id
 
     job = dashboard.run_query(create_failed_job)

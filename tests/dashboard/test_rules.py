@@ -26,10 +26,10 @@ from holdfast.server.dashboard import ROLES
 from holdfast.server.dashboard.registry import ACTION_ROUTES, DOWNLOAD_ROUTES, PAGE_ROUTES
 from holdfast.storage import open_store
 
-SECRET = "hunter2-secret"
-JOB = '{"type": "export", "queue": "default"}'
+PAYLOAD_SECRET = "hunter2-secret"
+SCHEDULE_JOB_JSON = '{"type": "export", "queue": "default"}'
 # A valid form for every action. What it refers to is created anew for each role.
-FORMS: dict[str, dict[str, str]] = {
+FORMS_BY_ACTION: dict[str, dict[str, str]] = {
     "/views/save": {"name": "mine", "q": "state:failed"},
     "/views/delete": {"id": str(UUID(int=5))},
     "/jobs/{id}/retry": {},
@@ -55,7 +55,7 @@ FORMS: dict[str, dict[str, str]] = {
         "cron": "*/20 * * * *",
         "missed": "skip",
         "max_catch_up": "5",
-        "job": JOB,
+        "job": SCHEDULE_JOB_JSON,
     },
     "/webhooks/{id}/switch": {"on": "yes"},
     "/limits/set": {"name": "matrix", "queue": "matrix", "max_running": "3"},
@@ -80,9 +80,11 @@ def create_failed_jobs(
         submitted = await jobs.submit_many(
             conn, [{"type": task_type, "queue": queue, "attempts": 1} for _ in range(count)]
         )
-        hand = ManualWorker(conn, "rules", [queue])
-        tasks = await hand.take(count)
-        await hand.exchange([build_outcome(t, "fail", {"type": "E", "message": "m"}) for t in tasks])
+        manual_worker = ManualWorker(conn, "rules", [queue])
+        tasks = await manual_worker.claim_tasks(count)
+        await manual_worker.finish_and_claim(
+            [build_outcome(t, "fail", {"type": "E", "message": "m"}) for t in tasks]
+        )
         return [job.id for job in submitted]
 
     return dashboard.run_query(run)
@@ -116,11 +118,11 @@ async def create_file(conn: Connection) -> UUID:
 @pytest.mark.parametrize("role", ROLES)
 def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, role: str) -> None:
     """The server enforces the permission table, also for buttons that a page does not show."""
-    assert set(FORMS) == set(ACTION_ROUTES), "an action that this test does not try"
+    assert set(FORMS_BY_ACTION) == set(ACTION_ROUTES), "an action that this test does not try"
     with dashboard.sign_in(role) as client:
         for path, route in ACTION_ROUTES.items():
             before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
-            response = dashboard.post_form(client, create_target(dashboard, path), **FORMS[path])
+            response = dashboard.post_form(client, create_target(dashboard, path), **FORMS_BY_ACTION[path])
             after = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             if route.permission in ROLES[role]:
                 assert response.status_code == 303, (role, path, response.text[-1500:])
@@ -149,7 +151,10 @@ def test_every_action_is_audited(dashboard: DashboardServer) -> None:
                 continue
             before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             assert (
-                dashboard.post_form(client, create_target(dashboard, path), **FORMS[path]).status_code == 303
+                dashboard.post_form(
+                    client, create_target(dashboard, path), **FORMS_BY_ACTION[path]
+                ).status_code
+                == 303
             ), path
             (entry,) = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             assert [entry] != before, path
@@ -238,18 +243,20 @@ def test_secrets_are_redacted(dashboard: DashboardServer, role: str) -> None:
     ]
     with dashboard.sign_in(role) as client:
         for path, text in read_pages_and_streams(dashboard, client, paths):
-            assert SECRET not in html.unescape(text), path
+            assert PAYLOAD_SECRET not in html.unescape(text), path
         assert (
-            "is a secret" in client.get("/jobs", params={"q": f"args.api_token:{SECRET}"}).text
+            "is a secret" in client.get("/jobs", params={"q": f"args.api_token:{PAYLOAD_SECRET}"}).text
             or role == "support"
         )
     with dashboard.sign_in("admin") as client:
-        leaks = [path for path, text in read_pages_and_streams(dashboard, client, paths) if SECRET in text]
+        leaks = [
+            path for path, text in read_pages_and_streams(dashboard, client, paths) if PAYLOAD_SECRET in text
+        ]
         assert len(leaks) > 5, "this test would not detect a leak"
 
 
 def test_retried_message_shows_its_error(dashboard: DashboardServer) -> None:
-    errors = {"admin": f"ValueError: {SECRET} is not", "operator": "ValueError: ••• is not"}
+    errors = {"admin": f"ValueError: {PAYLOAD_SECRET} is not", "operator": "ValueError: ••• is not"}
     for role, error in errors.items():
         with dashboard.sign_in(role) as client:
             assert error in client.get("/messages?queue=clips").text
@@ -312,7 +319,7 @@ def test_bulk_retry_and_undo(dashboard: DashboardServer) -> None:
         assert "stage 1" in client.get(path).text
 
         async def start_some(conn: Connection) -> None:
-            await ManualWorker(conn, "bulky", ["bulky"]).take(4)
+            await ManualWorker(conn, "bulky", ["bulky"]).claim_tasks(4)
 
         dashboard.run_query(start_some)
         assert dashboard.post_form(client, f"{path}/undo").status_code == 303
@@ -349,7 +356,12 @@ def test_run_as_new_job_with_changed_arguments(dashboard: DashboardServer) -> No
         assert path.rpartition("/")[2] in client.get(f"/jobs/{old}").text
     new = dashboard.run_query(lambda conn: job_detail.get_task_payload(conn, UUID(path.rpartition("/")[2])))
     assert new is not None
-    assert new["args"] == {"url": "https://e.example", "width": 640, "format": "png", "api_token": SECRET}
+    assert new["args"] == {
+        "url": "https://e.example",
+        "width": 640,
+        "format": "png",
+        "api_token": PAYLOAD_SECRET,
+    }
     assert dashboard.run_query(lambda conn: jobs.get_job(conn, old)) == before
 
 
@@ -370,7 +382,7 @@ def test_job_in_a_paused_queue_explains_why(dashboard: DashboardServer) -> None:
         dashboard.post_form(client, "/queue/pause", name="pausing", span="1h", reason="429 storm")
 
         async def count_claimed(conn: Connection) -> int:
-            return len(await ManualWorker(conn, "pausing", ["pausing"]).take(5))
+            return len(await ManualWorker(conn, "pausing", ["pausing"]).claim_tasks(5))
 
         assert dashboard.run_query(count_claimed) == 0
         text = re.sub(r"<[^>]+>", "", client.get(f"/jobs/{job}").text)
@@ -456,7 +468,7 @@ def test_csv_export_escapes_formulas(dashboard: DashboardServer) -> None:
 def test_schedule_is_previewed_then_saved(dashboard: DashboardServer) -> None:
     with dashboard.sign_in("admin") as client:
         form = {"name": "nightly-report", "cron": "15 4 * * tue", "timezone": "UTC", "missed": "skip"}
-        form |= {"max_catch_up": "3", "job": JOB}
+        form |= {"max_catch_up": "3", "job": SCHEDULE_JOB_JSON}
         preview = dashboard.post_form(client, "/schedules/edit", **form, preview="yes")
         assert preview.status_code == 200
         assert "Tuesday at 04:15" in preview.text
@@ -534,7 +546,7 @@ def test_disabled_webhook_is_shown_and_enabled(dashboard: DashboardServer) -> No
     with dashboard.sign_in("admin") as client:
         page = client.get("/webhooks").text
         assert "old.example.net" in page
-        assert SECRET not in page
+        assert PAYLOAD_SECRET not in page
         assert "410 Gone" in client.get("/").text
         disabled = next(
             webhook for webhook in dashboard.run_query(webhooks.list_webhooks) if "old." in webhook.url

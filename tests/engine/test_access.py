@@ -14,11 +14,11 @@ from manual_worker import ManualWorker, expect_error, submit_graph, submit_job
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
-TABLES = ("jobs", "tasks", "history", "attempts", "events", "batches")
+TABLES_WITH_OWNER_ROWS = ("jobs", "tasks", "history", "attempts", "events", "batches")
 
 
 @asynccontextmanager
-async def acting(conn: Connection, role: str, user: str | None = None) -> AsyncGenerator[None]:
+async def act_as_role(conn: Connection, role: str, user: str | None = None) -> AsyncGenerator[None]:
     claims = msgspec.json.encode({"sub": user, "role": role}).decode() if user else ""
     async with conn.transaction():
         await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
@@ -26,10 +26,12 @@ async def acting(conn: Connection, role: str, user: str | None = None) -> AsyncG
         yield
 
 
-async def one_of_each(conn: Connection, owner: str) -> tuple[UUID, UUID, UUID]:
-    hand = ManualWorker(conn)
+async def submit_jobs_in_each_state(conn: Connection, owner: str) -> tuple[UUID, UUID, UUID]:
+    manual_worker = ManualWorker(conn)
     ended = await submit_job(conn, owner=owner)
-    await hand.finish(await hand.one(), "reject", {"type": "E", "message": "m"})
+    await manual_worker.finish_task(
+        await manual_worker.claim_one_task(), "reject", {"type": "E", "message": "m"}
+    )
     alive = await submit_job(conn, owner=owner)
     several = (await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner=owner)).id
     await conn.execute("select holdfast.open_batch('b', null, $1)", owner)
@@ -37,11 +39,11 @@ async def one_of_each(conn: Connection, owner: str) -> tuple[UUID, UUID, UUID]:
 
 
 async def test_users_see_their_own_rows_and_jobs(conn: Connection) -> None:
-    mine = await one_of_each(conn, "ann")
-    theirs = await one_of_each(conn, "bob")
+    mine = await submit_jobs_in_each_state(conn, "ann")
+    theirs = await submit_jobs_in_each_state(conn, "bob")
     await submit_job(conn)
-    async with acting(conn, "authenticated", "ann"):
-        for table in TABLES:
+    async with act_as_role(conn, "authenticated", "ann"):
+        for table in TABLES_WITH_OWNER_ROWS:
             owners = {row["owner"] for row in await conn.fetch(f"select owner from holdfast.{table}")}
             assert owners == {"ann"}, table
         assert {each["id"] for each in await jobs.list_jobs(conn, {})} == {str(each) for each in mine}
@@ -55,35 +57,35 @@ async def test_users_see_their_own_rows_and_jobs(conn: Connection) -> None:
             assert await jobs.list_job_events(conn, each) == []
 
 
-async def test_users_touch_only_their_own(conn: Connection) -> None:
-    _, alive, several = await one_of_each(conn, "bob")
+async def test_users_change_only_their_own_jobs(conn: Connection) -> None:
+    _, alive, several = await submit_jobs_in_each_state(conn, "bob")
     for call in ("cancel_job", "cancel_task", "retry_job", "explain_task"):
         for job_id in (alive, several):
             with expect_error("HF002"):
-                async with acting(conn, "authenticated", "ann"):
+                async with act_as_role(conn, "authenticated", "ann"):
                     await conn.fetchval(f"select holdfast.{call}($1)", job_id)
-    async with acting(conn, "authenticated", "ann"):
+    async with act_as_role(conn, "authenticated", "ann"):
         assert await conn.fetchval('select holdfast.cancel_jobs(\'{"queue": "q"}\')') == 0
-    async with acting(conn, "authenticated", "bob"):
+    async with act_as_role(conn, "authenticated", "bob"):
         assert (await jobs.cancel_job(conn, alive))["cancelled"]
 
 
-async def test_users_submit_as_themselves_what_was_opened_to_them(conn: Connection) -> None:
+async def test_users_submit_public_types_as_themselves(conn: Connection) -> None:
     with expect_error("HF005", "type"):
-        async with acting(conn, "authenticated", "ann"):
+        async with act_as_role(conn, "authenticated", "ann"):
             await submit_job(conn)
     await conn.execute("""insert into holdfast.options values ('public_types', '["t", "g"]')""")
-    async with acting(conn, "authenticated", "ann"):
+    async with act_as_role(conn, "authenticated", "ann"):
         job_id = await submit_job(conn)
         await submit_graph(conn, {"name": "a"}, {"name": "b"})
         (many,) = await jobs.submit_many(conn, [{"type": "t", "queue": "q"}])
     for each in (job_id, many.id):
         assert await conn.fetchval("select owner from holdfast.tasks where id = $1", each) == "ann"
     with expect_error("HF005", "owner"):
-        async with acting(conn, "authenticated", "ann"):
+        async with act_as_role(conn, "authenticated", "ann"):
             await submit_job(conn, owner="bob")
     with expect_error("HF005", "type"):
-        async with acting(conn, "authenticated", "ann"):
+        async with act_as_role(conn, "authenticated", "ann"):
             await jobs.submit(
                 conn, {"type": "t", "tasks": [{"type": "secret", "name": "x"}, {"type": "t", "name": "y"}]}
             )
@@ -91,19 +93,19 @@ async def test_users_submit_as_themselves_what_was_opened_to_them(conn: Connecti
 
 @pytest.mark.parametrize("claims", ["", "{}", "not json", '{"sub": ""}', "[]", '{"sub": null}'])
 async def test_without_a_subject_there_is_no_user(conn: Connection, claims: str) -> None:
-    await one_of_each(conn, "ann")
+    await submit_jobs_in_each_state(conn, "ann")
     with expect_error("HF005"):
         async with conn.transaction():
             await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
             await conn.execute("set local role authenticated")
-            for table in TABLES:
+            for table in TABLES_WITH_OWNER_ROWS:
                 assert await conn.fetch(f"select * from holdfast.{table}") == []
             await jobs.list_jobs(conn, {})
 
 
 @pytest.mark.parametrize("role", ["authenticated", "anon", "holdfast_worker"])
-async def test_no_role_may_write_tables_and_users_may_not_do_the_work(conn: Connection, role: str) -> None:
-    await one_of_each(conn, "ann")
+async def test_no_role_may_write_tables_and_users_may_not_claim(conn: Connection, role: str) -> None:
+    await submit_jobs_in_each_state(conn, "ann")
     tables = await conn.fetch("select tablename from pg_tables where schemaname = 'holdfast'")
     for row in tables:
         for right in ("insert", "update", "delete", "truncate"):
@@ -130,16 +132,16 @@ async def test_no_role_may_write_tables_and_users_may_not_do_the_work(conn: Conn
         "holdfast.metrics()",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            async with acting(conn, role, "ann"):
+            async with act_as_role(conn, role, "ann"):
                 await conn.execute(f"select {call}")
 
 
 async def test_a_worker_works_with_functions_alone(conn: Connection) -> None:
     job_id = await submit_job(conn)
-    async with acting(conn, "holdfast_worker"):
-        hand = ManualWorker(conn)
-        task = await hand.one()
-        assert await hand.finish(task) == "ok"
+    async with act_as_role(conn, "holdfast_worker"):
+        manual_worker = ManualWorker(conn)
+        task = await manual_worker.claim_one_task()
+        assert await manual_worker.finish_task(task) == "ok"
         await conn.execute("select holdfast.tick()")
         assert (await jobs.get_job(conn, job_id) or {})["status"] == "succeeded"
         assert await submit_job(conn, owner="anybody")

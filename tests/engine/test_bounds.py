@@ -13,7 +13,7 @@ from manual_worker import ManualWorker, expect_error, read_job, run_ticks, submi
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
-FAILURES = """
+INSERT_FAILED_JOBS = """
 insert into holdfast.history (id, policy_id, due_at, finished_at, keep_until, attempt, failures, crashes,
   priority, status, error)
 select holdfast.new_id(), k.id, h.at, h.at + n * interval '1 millisecond', h.at + interval '1 day', 1, 0, 0,
@@ -23,7 +23,7 @@ from generate_series(1, $1::int) as n, (select holdfast.now() - interval '1 hour
 """
 
 
-async def touched(conn: Connection) -> int:
+async def count_read_pages(conn: Connection) -> int:
     """Pages of all our tables and their indexes that were looked at so far."""
     await conn.execute("select pg_stat_force_next_flush()")
     return int(
@@ -34,10 +34,10 @@ async def touched(conn: Connection) -> int:
     )
 
 
-async def pages(conn: Connection, ask: Callable[[], Awaitable[object]]) -> int:
-    before = await touched(conn)
+async def measure_read_pages(conn: Connection, ask: Callable[[], Awaitable[object]]) -> int:
+    before = await count_read_pages(conn)
     await ask()
-    return await touched(conn) - before
+    return await count_read_pages(conn) - before
 
 
 @pytest.fixture(autouse=True)
@@ -46,27 +46,29 @@ def counting(conn: Connection) -> None:
         pytest.skip("pg_stat_force_next_flush came with 15")
 
 
-async def dry(conn: Connection, limit: int = 100, **where: Any) -> dict[str, Any]:
+async def count_redrivable_jobs(conn: Connection, limit: int = 100, **where: Any) -> dict[str, Any]:
     text = msgspec.json.encode(where).decode()
     return dict(
         msgspec.json.decode(await conn.fetchval("select holdfast.redrive($1, $2, true)", text, limit))
     )
 
 
-async def ended(conn: Connection, *kinds: str) -> None:
+async def submit_rejected_jobs(conn: Connection, *kinds: str) -> None:
     """Jobs of these types that were rejected, one of each."""
     for kind in kinds:
         await submit_job(conn, type=kind)
-    hand = ManualWorker(conn)
-    for task in await hand.take(50):
-        await hand.finish(task, "reject", {"type": "ValueError", "message": "no", "fingerprint": "here"})
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(50):
+        await manual_worker.finish_task(
+            task, "reject", {"type": "ValueError", "message": "no", "fingerprint": "here"}
+        )
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
 async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool) -> None:
-    await ended(conn, "many", "rare")
+    await submit_rejected_jobs(conn, "many", "rare")
     await run_ticks(conn)
-    await conn.execute(FAILURES, 20_000, "many", "Other")
+    await conn.execute(INSERT_FAILED_JOBS, 20_000, "many", "Other")
     if analysed:
         await conn.execute("analyze holdfast.history, holdfast.attempts")
     requested: list[tuple[dict[str, Any], int]] = [
@@ -76,21 +78,21 @@ async def test_a_redrive_reads_what_it_restarts(conn: Connection, analysed: bool
         ({"fingerprint": "here"}, 2),
     ]
     for where, result in requested:
-        assert (await dry(conn, **where))["matched"] == result, where
-        cost = await pages(conn, partial(dry, conn, **where))
+        assert (await count_redrivable_jobs(conn, **where))["matched"] == result, where
+        cost = await measure_read_pages(conn, partial(count_redrivable_jobs, conn, **where))
         assert cost < 500, (where, cost)
-    cost = await pages(conn, lambda: dry(conn, error_type="None"))
+    cost = await measure_read_pages(conn, lambda: count_redrivable_jobs(conn, error_type="None"))
     assert cost < 1200, cost
 
 
 async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connection) -> None:
-    await ended(conn, "many")
-    await conn.execute(FAILURES, 5000, "many", "Other")
-    await ended(conn, "rare")
-    first = await dry(conn, error_type="ValueError")
+    await submit_rejected_jobs(conn, "many")
+    await conn.execute(INSERT_FAILED_JOBS, 5000, "many", "Other")
+    await submit_rejected_jobs(conn, "rare")
+    first = await count_redrivable_jobs(conn, error_type="ValueError")
     assert first["matched"] == 0
     assert first["more"]
-    rest = await dry(conn, 10_000, error_type="ValueError", **{"from": first["next"]})
+    rest = await count_redrivable_jobs(conn, 10_000, error_type="ValueError", **{"from": first["next"]})
     assert rest == {"matched": 2, "restarted": 0}
     where = {"error_type": "ValueError"}
     assert (await jobs.redrive(conn, where, dry_run=True)).matched == 2
@@ -99,25 +101,29 @@ async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connect
         step: dict[str, Any] = {"next": None}
         result = 0
         while result < 5002 and "next" in step and result < 30 * limit:
-            step = await dry(conn, limit, **({"from": step["next"]} if step["next"] else {}))
+            step = await count_redrivable_jobs(
+                conn, limit, **({"from": step["next"]} if step["next"] else {})
+            )
             result += step["matched"]
         assert result == min(30 * limit, 5002)
     assert await jobs.redrive(conn, where) == jobs.RedriveResult(matched=2, restarted=2)
-    assert len(await ManualWorker(conn).take(10)) == 2
+    assert len(await ManualWorker(conn).claim_tasks(10)) == 2
 
 
-LABELS = """'{"x": "1"}'::jsonb"""
-HISTORY = f"""
+LABELS_SQL = """'{"x": "1"}'::jsonb"""
+INSERT_HISTORY = f"""
 insert into holdfast.history (id, policy_id, due_at, finished_at, keep_until, attempt, failures, crashes,
   priority, status, labels)
 select holdfast.new_id(), k.id, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0, 'succeeded',
-  case when $2::text = 'rare' then {LABELS} end
+  case when $2::text = 'rare' then {LABELS_SQL} end
 from generate_series(1, $1::int) as n, (select holdfast.now() as at) as h,
   (select id from holdfast.task_policies where type = $2 limit 1) as k
 """
 
 
-async def page(conn: Connection, before: str | None = None, scan: int = 100, **where: Any) -> dict[str, Any]:
+async def fetch_job_page(
+    conn: Connection, before: str | None = None, scan: int = 100, **where: Any
+) -> dict[str, Any]:
     text = msgspec.json.encode(where).decode()
     return dict(
         msgspec.json.decode(
@@ -126,12 +132,12 @@ async def page(conn: Connection, before: str | None = None, scan: int = 100, **w
     )
 
 
-async def listed(conn: Connection, **where: Any) -> list[str]:
+async def list_all_job_pages(conn: Connection, **where: Any) -> list[str]:
     """All pages; that a page is short does not end it."""
     rows: list[str] = []
     before = None
     while True:
-        result = await page(conn, before, **where)
+        result = await fetch_job_page(conn, before, **where)
         rows += [row["id"] for row in result["rows"]]
         before = result["next"]
         if before is None:
@@ -148,8 +154,8 @@ async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection)
         created.append(str(several.id))
         await submit_graph(conn, {"name": "a"}, type="many", queue="q")
         await submit_job(conn, type="many")
-        await conn.execute(HISTORY, 3, "rare")
-        await conn.execute(HISTORY, 150 * number, "many")
+        await conn.execute(INSERT_HISTORY, 3, "rare")
+        await conn.execute(INSERT_HISTORY, 150 * number, "many")
         await conn.fetch(
             "select holdfast.submit_many((select jsonb_agg(jsonb_build_object('type', 'many', 'queue', 'q')) "
             "from generate_series(1, $1::int)))",
@@ -168,23 +174,23 @@ async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection)
         {"labels": {"x": "1"}},
         {"type": "rare", "queue": "few"},
     ):
-        assert await listed(conn, **where) == expected, where
-    assert (await page(conn, type="nothing"))["truncated"]
-    assert await listed(conn, type="nothing") == []
+        assert await list_all_job_pages(conn, **where) == expected, where
+    assert (await fetch_job_page(conn, type="nothing"))["truncated"]
+    assert await list_all_job_pages(conn, type="nothing") == []
     everything = int(
         await conn.fetchval(
             "select (select count(*) from holdfast.jobs) + (select count(*) from holdfast.history) "
             "+ (select count(*) from holdfast.tasks where job_id is null)"
         )
     )
-    assert len(set(await listed(conn))) == everything
-    assert len(await listed(conn, type="many")) == everything - 20
+    assert len(set(await list_all_job_pages(conn))) == everything
+    assert len(await list_all_job_pages(conn, type="many")) == everything - 20
 
 
 async def test_a_list_that_stops_early_reports_it(conn: Connection) -> None:
     rare = await submit_job(conn, type="rare")
     await submit_job(conn, type="many")
-    await conn.execute(HISTORY, 100_001, "many")
+    await conn.execute(INSERT_HISTORY, 100_001, "many")
     response: list[str] = []
     conn.add_log_listener(lambda _, notice: response.append(str(notice)))
     assert await conn.fetch("""select holdfast.list_jobs('{"type": "rare"}')""") == []
@@ -192,7 +198,7 @@ async def test_a_list_that_stops_early_reports_it(conn: Connection) -> None:
     assert [row["id"] for row in await jobs.list_jobs(conn, {"type": "rare"})] == [str(rare)]
 
 
-OTHERS = """
+INSERT_OTHER_TASKS = """
 insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, labels)
 select holdfast.new_id(), l.id, nextval('holdfast.task_positions'), holdfast.now() + n * interval '1 second',
   $3::text, '{}', '{"y": "2"}'
@@ -200,7 +206,9 @@ from generate_series(1, $1::int) as n, (select id from holdfast.lanes where type
 """
 
 
-async def cancel(conn: Connection, start: Any = None, scan: int = 100_000, **where: Any) -> dict[str, Any]:
+async def cancel_job_chunk(
+    conn: Connection, start: Any = None, scan: int = 100_000, **where: Any
+) -> dict[str, Any]:
     text, at = msgspec.json.encode(where).decode(), msgspec.json.encode(start).decode()
     return dict(
         msgspec.json.decode(
@@ -212,7 +220,7 @@ async def cancel(conn: Connection, start: Any = None, scan: int = 100_000, **whe
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
 async def test_a_cancel_reads_only_jobs_of_its_filter(conn: Connection, analysed: bool) -> None:
     await submit_job(conn, type="many")
-    await conn.execute(OTHERS, 50_000, "many", "ready")
+    await conn.execute(INSERT_OTHER_TASKS, 50_000, "many", "ready")
     requested: list[dict[str, Any]] = [
         {"type": "rare"},
         {"queue": "few"},
@@ -221,34 +229,34 @@ async def test_a_cancel_reads_only_jobs_of_its_filter(conn: Connection, analysed
     for where in requested:
         created = [await submit_job(conn, type="rare", queue="few", labels={"x": "1"}) for _ in range(3)]
         later = await submit_job(conn, type="rare", queue="few", labels={"x": "1"}, delay_s=60)
-        await ManualWorker(conn, queues=["few"]).one()
+        await ManualWorker(conn, queues=["few"]).claim_one_task()
         if analysed:
             await conn.execute("analyze holdfast.tasks, holdfast.jobs")
-        cost = await pages(conn, partial(jobs.cancel_jobs, conn, where))
+        cost = await measure_read_pages(conn, partial(jobs.cancel_jobs, conn, where))
         for each in (*created, later):
             assert (await read_job(conn, each))["status"] == "cancelled"
         assert cost < 700, (where, cost)
         text = msgspec.json.encode(where).decode()
         for _ in range(2):
             assert await conn.fetchval("select holdfast.cancel_jobs($1)", text) == 0
-        cost = await pages(conn, partial(conn.fetchval, "select holdfast.cancel_jobs($1)", text))
+        cost = await measure_read_pages(conn, partial(conn.fetchval, "select holdfast.cancel_jobs($1)", text))
         assert cost < 60, (where, cost)
 
 
 async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
     await submit_job(conn, type="many")
     for status in ("ready", "scheduled"):
-        await conn.execute(OTHERS, 3000, "many", status)
+        await conn.execute(INSERT_OTHER_TASKS, 3000, "many", status)
     created = [await submit_job(conn, type="rare", labels={"x": "1"}) for _ in range(3)]
     several = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
-    first = await cancel(conn, scan=1000, labels={"x": "1"})
+    first = await cancel_job_chunk(conn, scan=1000, labels={"x": "1"})
     assert first["cancelled"] == 0
     assert first["next"]["source"] == "tasks"
-    cost = await pages(conn, lambda: cancel(conn, scan=1000, labels={"x": "1"}))
+    cost = await measure_read_pages(conn, lambda: cancel_job_chunk(conn, scan=1000, labels={"x": "1"}))
     assert cost < 1500, cost
     steps, result, start = 0, 0, None
     while steps == 0 or start is not None:
-        step = await cancel(conn, start, 1000, labels={"x": "1"})
+        step = await cancel_job_chunk(conn, start, 1000, labels={"x": "1"})
         steps, result, start = steps + 1, result + step["cancelled"], step["next"]
     assert (result, steps) == (4, 7)
     for each in (*created, several.id):
@@ -283,7 +291,7 @@ async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, wher
                 (await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, **body)).id
             )
             others.append(await submit_job(conn, type="many", delay_s=10, labels={"x": "2"}))
-    await ManualWorker(conn, queues=["few"]).take(7)
+    await ManualWorker(conn, queues=["few"]).claim_tasks(7)
     filled: dict[str, Any] = where
     if "batch" in where:
         filled = {"batch": batch}
@@ -307,7 +315,7 @@ async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, wher
 
 async def test_a_cancel_that_would_look_at_too_much_is_refused(conn: Connection) -> None:
     await submit_job(conn, type="many")
-    await conn.execute(OTHERS, 30, "many", "scheduled")
+    await conn.execute(INSERT_OTHER_TASKS, 30, "many", "scheduled")
     source = str(await conn.fetchval("select prosrc from pg_proc where proname = 'cancel_jobs_chunk'"))
     definition = str(
         await conn.fetchval("select pg_get_functiondef(oid) from pg_proc where proname = 'cancel_jobs_chunk'")

@@ -21,9 +21,9 @@ async def test_jobs(conn: Connection) -> None:
     assert await jobs.retry_job(conn, created.id, from_tasks=["b"]) == 1
     batch = await jobs.open_batch(conn, "night", callback={"type": "after", "queue": "later"}, owner="ann")
     single = await submit_job(conn, batch=str(batch))
-    hand = ManualWorker(conn)
-    for task in await hand.take(9):
-        await hand.finish(task, "reject", {"type": "E", "message": "m"})
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(9):
+        await manual_worker.finish_task(task, "reject", {"type": "E", "message": "m"})
     closed = await jobs.close_batch(conn, batch)
     assert (closed["total"], closed["failed"], closed["owner"]) == (1, 1, "ann")
     assert closed == await jobs.get_batch(conn, batch)
@@ -38,12 +38,12 @@ async def test_limits(conn: Connection) -> None:
     await limits.put_limit(conn, LimitRule(name="x", queue=QUEUE, max_running=1))
     await submit_job(conn)
     await submit_job(conn)
-    hand = ManualWorker(conn)
-    assert len(await hand.take(9)) == 1
+    manual_worker = ManualWorker(conn)
+    assert len(await manual_worker.claim_tasks(9)) == 1
     assert await limits.delete_limit(conn, "x")
     assert not await limits.delete_limit(conn, "x")
     await limits.pause_queue(conn, QUEUE, reason="w", by="b")
-    assert await hand.take(9) == []
+    assert await manual_worker.claim_tasks(9) == []
     assert await limits.resume_queue(conn, QUEUE)
     assert not await limits.resume_queue(conn, QUEUE)
     await limits.put_queue(
@@ -59,10 +59,10 @@ async def test_limits(conn: Connection) -> None:
 async def test_insight(conn: Connection) -> None:
     created = await submit_job(conn)
     assert (await explain.explain_task(conn, created))["status"] == "ready"
-    hand = ManualWorker(conn)
-    task = await hand.one()
+    manual_worker = ManualWorker(conn)
+    task = await manual_worker.claim_one_task()
     assert set(await leases.add_tasks(conn, task, b'[{"type": "t", "name": "child"}]')) == {"child"}
-    await hand.finish(task, "fail", {"type": "E", "message": "m", "fingerprint": "f"})
+    await manual_worker.finish_task(task, "fail", {"type": "E", "message": "m", "fingerprint": "f"})
     (tried,) = await explain.list_task_attempts(conn, created)
     assert (tried.attempt, tried.outcome, tried.worker, tried.fingerprint) == (1, "failed", "hand", "f")
     response = await overview.metrics(conn)

@@ -22,32 +22,32 @@ from holdfast.engine.connection import Connection
 @pytest.mark.parametrize("state", ["ready", "scheduled", "running"])
 async def test_a_live_job_is_cancelled_and_stays_so(conn: Connection, state: str) -> None:
     created = await submit_job(conn, delay_s=60 if state == "scheduled" else 0)
-    hand = ManualWorker(conn)
-    held = await hand.take(1) if state == "running" else []
+    manual_worker = ManualWorker(conn)
+    held = await manual_worker.claim_tasks(1) if state == "running" else []
     assert await read_task_status(conn, created) == state
     assert await jobs.cancel_job(conn, created, "why not") == {"cancelled": True, "status": "cancelled"}
     assert await jobs.cancel_job(conn, created) == {"cancelled": False, "status": "cancelled"}
     for task in held:
         assert (await leases.heartbeat_tasks(conn, worker="hand", held=[task])).cancelled == {created}
-        assert await hand.finish(task) == "stale"
-    assert await hand.take(5) == []
+        assert await manual_worker.finish_task(task) == "stale"
+    assert await manual_worker.claim_tasks(5) == []
     ended = await read_job(conn, created)
     assert (ended["status"], ended["error"]["message"]) == ("cancelled", "why not")
 
 
 async def test_an_ended_job_is_left_as_it_is(conn: Connection) -> None:
     created = await submit_job(conn)
-    hand = ManualWorker(conn)
-    await hand.finish(await hand.one())
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
     assert await jobs.cancel_job(conn, created) == {"cancelled": False, "status": "succeeded"}
 
 
-async def test_nobody_is_not_a_job(conn: Connection) -> None:
+async def test_cancelling_an_unknown_job_raises_not_found(conn: Connection) -> None:
     with expect_error("HF002", "id"):
         await jobs.cancel_job(conn, uuid4())
 
 
-async def test_a_graph_keeps_what_it_has_and_loses_the_rest(conn: Connection) -> None:
+async def test_cancelling_a_graph_keeps_its_finished_tasks(conn: Connection) -> None:
     created = await submit_graph(
         conn,
         {"name": "a"},
@@ -55,19 +55,19 @@ async def test_a_graph_keeps_what_it_has_and_loses_the_rest(conn: Connection) ->
         {"name": "c", "after": ["a", "b"]},
         {"name": "d", "after": [{"name": "c", "on_failure": "run"}]},
     )
-    hand = ManualWorker(conn)
-    one, two = await hand.take(2)
-    await hand.finish(one)
+    manual_worker = ManualWorker(conn)
+    one, two = await manual_worker.claim_tasks(2)
+    await manual_worker.finish_task(one)
     assert (await jobs.cancel_job(conn, created.id))["cancelled"]
-    assert await hand.finish(two) == "stale"
+    assert await manual_worker.finish_task(two) == "stale"
     assert await read_task_statuses(conn, created.id) == {
         "a": "succeeded", "b": "cancelled", "c": "cancelled", "d": "cancelled",
     }  # fmt: skip
     assert (await read_job(conn, created.id))["status"] == "cancelled"
-    assert await hand.take(5) == []
+    assert await manual_worker.claim_tasks(5) == []
 
 
-async def test_one_task_of_a_job_and_what_its_children_make_of_it(conn: Connection) -> None:
+async def test_cancelling_one_task_resolves_its_children(conn: Connection) -> None:
     created = await submit_graph(
         conn,
         {"name": "a"},
@@ -78,8 +78,8 @@ async def test_one_task_of_a_job_and_what_its_children_make_of_it(conn: Connecti
     assert await conn.fetchval("select holdfast.cancel_task($1)", created.tasks["a"])
     assert not await conn.fetchval("select holdfast.cancel_task($1)", created.tasks["a"])
     assert await read_task_statuses(conn, created.id) == {"a": "cancelled", "b": "cancelled", "c": "ready"}
-    hand = ManualWorker(conn)
-    await hand.finish(await hand.one())
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
     assert (await read_job(conn, created.id))["status"] == "cancelled"
 
 
@@ -104,7 +104,7 @@ async def test_by_filter(conn: Connection) -> None:
 async def test_cancelled_work_frees_its_limit(conn: Connection) -> None:
     await conn.execute("select holdfast.put_limit('one', p_queue => 'q', p_max_running => 1)")
     first, second = await submit_job(conn), await submit_job(conn)
-    hand = ManualWorker(conn)
-    assert [t.id for t in await hand.take(5)] == [first]
+    manual_worker = ManualWorker(conn)
+    assert [t.id for t in await manual_worker.claim_tasks(5)] == [first]
     await jobs.cancel_job(conn, first)
-    assert [t.id for t in await hand.take(5)] == [second]
+    assert [t.id for t in await manual_worker.claim_tasks(5)] == [second]

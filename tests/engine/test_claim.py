@@ -17,82 +17,82 @@ from holdfast.settings import Secret
 from holdfast.testing import Clock, wait_until
 
 
-async def numbered(conn: Connection, count: int, **job: Any) -> None:
+async def submit_numbered_jobs(conn: Connection, count: int, **job: Any) -> None:
     await jobs.submit_many(
         conn, [{"type": "t", "queue": QUEUE, "args": {"n": n}, **job} for n in range(count)]
     )
 
 
-def numbers(tasks: Any) -> list[int]:
+def get_job_numbers(tasks: Any) -> list[int]:
     return [task.args["n"] for task in tasks]
 
 
 async def test_first_in_first_out_and_no_more_than_requested(conn: Connection) -> None:
-    await numbered(conn, 7)
-    hand = ManualWorker(conn)
-    assert numbers(await hand.take(3)) == [0, 1, 2]
-    assert numbers(await hand.take(3)) == [3, 4, 5]
-    assert numbers(await hand.take(3)) == [6]
-    assert await hand.take(3) == []
-    assert hand.next_s is not None  # the leases end
+    await submit_numbered_jobs(conn, 7)
+    manual_worker = ManualWorker(conn)
+    assert get_job_numbers(await manual_worker.claim_tasks(3)) == [0, 1, 2]
+    assert get_job_numbers(await manual_worker.claim_tasks(3)) == [3, 4, 5]
+    assert get_job_numbers(await manual_worker.claim_tasks(3)) == [6]
+    assert await manual_worker.claim_tasks(3) == []
+    assert manual_worker.next_s is not None  # the leases end
 
 
 async def test_a_lease_has_a_rising_attempt_and_a_new_nonce(conn: Connection) -> None:
     await submit_job(conn)
-    hand = ManualWorker(conn)
-    first = await hand.one()
-    await hand.finish(first, "release")
-    second = await hand.one()
+    manual_worker = ManualWorker(conn)
+    first = await manual_worker.claim_one_task()
+    await manual_worker.finish_task(first, "release")
+    second = await manual_worker.claim_one_task()
     assert (first.attempt, second.attempt) == (1, 2)
     assert first.nonce != second.nonce
     assert second.lease_s == 60
     assert second.timeout_s == 600
 
 
-async def test_the_more_urgent_comes_first_until_the_other_has_waited(conn: Connection, clock: Clock) -> None:
+async def test_a_higher_priority_comes_first_until_the_lower_has_aged(conn: Connection, clock: Clock) -> None:
     low = await submit_job(conn, priority=0)
     await clock.advance(timedelta(seconds=61))
     high = await submit_job(conn, priority=5)
-    hand = ManualWorker(conn)
-    assert (await hand.one()).id == high
+    manual_worker = ManualWorker(conn)
+    assert (await manual_worker.claim_one_task()).id == high
     await clock.advance(timedelta(minutes=6))
     late = await submit_job(conn, priority=5)
-    assert (await hand.one()).id == low
-    assert (await hand.one()).id == late
+    assert (await manual_worker.claim_one_task()).id == low
+    assert (await manual_worker.claim_one_task()).id == late
 
 
-async def test_only_known_types_and_own_queues(conn: Connection) -> None:
+async def test_a_claim_returns_only_its_types_and_queues(conn: Connection) -> None:
     await submit_job(conn, type="a")
     await submit_job(conn, type="b")
     await submit_job(conn, type="a", queue="other")
-    hand = ManualWorker(conn)
-    assert [t.type for t in await hand.take(9, types=["a", "c"])] == ["a"]
-    assert await hand.take(9, types=[]) == []
-    assert [t.type for t in await hand.take(9)] == ["b"]
-    assert [t.queue for t in await ManualWorker(conn, queues=["other"]).take(9)] == ["other"]
+    manual_worker = ManualWorker(conn)
+    assert [t.type for t in await manual_worker.claim_tasks(9, types=["a", "c"])] == ["a"]
+    assert await manual_worker.claim_tasks(9, types=[]) == []
+    assert [t.type for t in await manual_worker.claim_tasks(9)] == ["b"]
+    assert [t.queue for t in await ManualWorker(conn, queues=["other"]).claim_tasks(9)] == ["other"]
 
 
-async def test_a_paused_queue_rests_and_goes_on(conn: Connection) -> None:
+async def test_a_paused_queue_gives_no_tasks_until_it_is_resumed(conn: Connection) -> None:
     created = await submit_job(conn)
     await conn.execute("select holdfast.pause_queue($1, 'painting', 'ann')", QUEUE)
-    hand = ManualWorker(conn)
-    assert await hand.take(5) == []
+    manual_worker = ManualWorker(conn)
+    assert await manual_worker.claim_tasks(5) == []
     why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", created))
     assert why["reasons"][0]["reason"] == "paused"
     assert why["reasons"][0]["by"] == "ann"
     assert await conn.fetchval("select holdfast.resume_queue($1)", QUEUE)
-    assert (await hand.one()).id == created
+    assert (await manual_worker.claim_one_task()).id == created
 
 
 async def test_ten_claimers_never_get_the_same_task(conn: Connection, url: Secret) -> None:
-    await numbered(conn, 1000)
+    await submit_numbered_jobs(conn, 1000)
     arguments: list[int] = []
 
     async def work(name: str) -> None:
         own = await asyncpg.connect(url.reveal())
-        hand = ManualWorker(own, name)
-        while tasks := await hand.take(7):
-            arguments.extend(numbers(tasks))
+        manual_worker = ManualWorker(own, name)
+        while tasks := await manual_worker.claim_tasks(7):
+            arguments.extend(get_job_numbers(tasks))
         await own.close()
 
     await asyncio.gather(*(work(f"w{n}") for n in range(10)))
@@ -104,97 +104,97 @@ async def test_a_commit_out_of_order_is_not_hidden_by_the_cursor(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """The early position commits late: after the cursor has seen, and claimed, everything above it."""
-    hand = ManualWorker(conn)
-    await numbered(conn, 3)
-    assert len(await hand.take(9)) == 3
+    manual_worker = ManualWorker(conn)
+    await submit_numbered_jobs(conn, 3)
+    assert len(await manual_worker.claim_tasks(9)) == 3
     transaction = second.transaction()
     await transaction.start()
     late = await submit_job(second)
     for _ in range(5):
         await submit_job(conn)
-        assert len(await hand.take(9)) == 1
+        assert len(await manual_worker.claim_tasks(9)) == 1
     await transaction.commit()
-    assert [task.id for task in await hand.take(9)] == [late]
+    assert [task.id for task in await manual_worker.claim_tasks(9)] == [late]
 
 
 async def test_a_transaction_that_stays_open_does_not_hide_what_it_commits(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
     """The cursor goes on without it after a while, and looks back."""
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     transaction = second.transaction()
     await transaction.start()
     late = await submit_job(second)
     for _ in range(5):
         await submit_job(conn)
-        assert len(await hand.take(9)) == 1
+        assert len(await manual_worker.claim_tasks(9)) == 1
         await clock.advance(timedelta(seconds=0.3))
-    safe, *_ = next(iter(msgspec.json.decode(hand.cursors or "{}").values()))
+    safe, *_ = next(iter(msgspec.json.decode(manual_worker.cursors or "{}").values()))
     assert safe > await second.fetchval("select pos from holdfast.tasks where id = $1", late)
     await transaction.commit()
     await clock.advance(timedelta(seconds=5.1))
     await submit_job(conn)
-    assert late in {task.id for task in await hand.take(9)}
+    assert late in {task.id for task in await manual_worker.claim_tasks(9)}
 
 
-async def test_an_idle_lane_looks_back_at_once(conn: Connection, second: Connection, clock: Clock) -> None:
-    hand = ManualWorker(conn)
+async def test_an_empty_lane_is_rescanned_at_once(conn: Connection, second: Connection, clock: Clock) -> None:
+    manual_worker = ManualWorker(conn)
     await submit_job(conn)
-    await hand.take(9)
+    await manual_worker.claim_tasks(9)
     transaction = second.transaction()
     await transaction.start()
     late = await submit_job(second)
     for _ in range(4):
-        assert await hand.take(9) == []
+        assert await manual_worker.claim_tasks(9) == []
         await clock.advance(timedelta(seconds=0.3))
     await transaction.commit()
-    assert [task.id for task in await hand.take(9)] == [late]
+    assert [task.id for task in await manual_worker.claim_tasks(9)] == [late]
 
 
 async def test_a_claim_that_is_rolled_back_hides_nothing(conn: Connection, second: Connection) -> None:
-    await numbered(conn, 4)
+    await submit_numbered_jobs(conn, 4)
     thief = second.transaction()
     await thief.start()
-    assert numbers(await ManualWorker(second, "thief").take(2)) == [0, 1]
-    hand = ManualWorker(conn)
-    assert numbers(await hand.take(1)) == [2]
-    assert numbers(await hand.take(1)) == [3]
+    assert get_job_numbers(await ManualWorker(second, "thief").claim_tasks(2)) == [0, 1]
+    manual_worker = ManualWorker(conn)
+    assert get_job_numbers(await manual_worker.claim_tasks(1)) == [2]
+    assert get_job_numbers(await manual_worker.claim_tasks(1)) == [3]
     for _ in range(3):
-        assert await hand.take(1) == []
+        assert await manual_worker.claim_tasks(1) == []
     await thief.rollback()
-    assert numbers(await hand.take(9)) == [0, 1]
+    assert get_job_numbers(await manual_worker.claim_tasks(9)) == [0, 1]
 
 
-async def test_a_cursor_from_another_world_costs_time_and_no_task(conn: Connection, clock: Clock) -> None:
+async def test_a_wrong_cursor_hides_no_task(conn: Connection, clock: Clock) -> None:
     """After a failover to a standby that lagged, positions start again below the cursors of the workers."""
-    hand = ManualWorker(conn)
-    await numbered(conn, 1)
-    await hand.take(9)
+    manual_worker = ManualWorker(conn)
+    await submit_numbered_jobs(conn, 1)
+    await manual_worker.claim_tasks(9)
     lane = await conn.fetchval("select id from holdfast.lanes")
-    hand.cursors = f'{{"{lane}": [900000, 900000, 1, 1.0, 900000, 99999999999, 0]}}'
+    manual_worker.cursors = f'{{"{lane}": [900000, 900000, 1, 1.0, 900000, 99999999999, 0]}}'
     created = await submit_job(conn)
-    assert [task.id for task in await hand.take(9)] == [created]
+    assert [task.id for task in await manual_worker.claim_tasks(9)] == [created]
     await conn.execute("update holdfast.lanes set cursor = 900000")
-    hand.cursors = None
+    manual_worker.cursors = None
     created = await submit_job(conn)
-    assert await hand.take(9) == []
+    assert await manual_worker.claim_tasks(9) == []
     await run_ticks(conn)
     await clock.advance(timedelta(seconds=1))
-    assert [task.id for task in await hand.take(9)] == [created]
+    assert [task.id for task in await manual_worker.claim_tasks(9)] == [created]
 
 
 async def test_the_stored_cursor_follows_far_behind(conn: Connection) -> None:
     await conn.execute("select setval('holdfast.task_positions', 50000)")
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
 
     async def stored() -> bool:
-        await numbered(conn, 2)
-        await hand.take(9)
+        await submit_numbered_jobs(conn, 2)
+        await manual_worker.claim_tasks(9)
         return bool(await conn.fetchval("select max(cursor) > 50000 from holdfast.lanes"))
 
     await wait_until(stored)  # transactions of other databases on this server hold it back for a moment
     created = await submit_job(conn)
-    assert [task.id for task in await ManualWorker(conn, "newcomer").take(9)] == [created]
+    assert [task.id for task in await ManualWorker(conn, "newcomer").claim_tasks(9)] == [created]
 
 
 async def test_plain_claims_for_any_language(conn: Connection) -> None:
@@ -218,11 +218,11 @@ async def test_only_sleeping_workers_are_notified(conn: Connection, second: Conn
     received: list[object] = []
     await second.add_listener("holdfast", lambda *response: received.append(response[-1]))
     await submit_job(conn)
-    hand = ManualWorker(conn)
-    assert len(await hand.take(5)) == 1
+    manual_worker = ManualWorker(conn)
+    assert len(await manual_worker.claim_tasks(5)) == 1
     await submit_job(conn)
-    await hand.take(5)
-    assert await hand.take(5) == []  # now it sleeps
+    await manual_worker.claim_tasks(5)
+    assert await manual_worker.claim_tasks(5) == []  # now it sleeps
     await submit_job(conn, queue="elsewhere")
     await jobs.submit_many(conn, [{"type": "t", "queue": QUEUE}] * 3)
     await wait_until(lambda: received, what="a notification")
@@ -231,15 +231,15 @@ async def test_only_sleeping_workers_are_notified(conn: Connection, second: Conn
 
 
 @pytest.mark.parametrize("start", [2**31 - 5, 2**53 - 5, 2**62])
-async def test_no_number_is_too_small_for_a_long_life(conn: Connection, start: int) -> None:
+async def test_high_sequence_numbers_work(conn: Connection, start: int) -> None:
     names = await conn.fetch("select sequencename from pg_sequences where schemaname = 'holdfast'")
     for row in names:
         if row["sequencename"] not in {"sweep_horizon_us", "last_full_sweep_us"}:
             await conn.execute(f"select setval('holdfast.{row['sequencename']}', $1)", start)
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     for _ in range(3):
-        await numbered(conn, 6)
-        assert numbers(await hand.take(20)) == list(range(6))
+        await submit_numbered_jobs(conn, 6)
+        assert get_job_numbers(await manual_worker.claim_tasks(20)) == list(range(6))
     created = await jobs.submit(
         conn,
         {
@@ -248,6 +248,6 @@ async def test_no_number_is_too_small_for_a_long_life(conn: Connection, start: i
             "tasks": [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"]}],
         },
     )
-    await hand.finish(await hand.one())
-    await hand.finish(await hand.one())
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
     assert (await jobs.get_job(conn, created.id) or {})["status"] == "succeeded"

@@ -15,7 +15,7 @@ from holdfast.engine.connection import Connection
 
 # Whole and half hours, two hours, a whole day; at midnight, at 0:01 and at night; winter time as the
 # exception; zones that moved.
-ZONES = (
+TIME_ZONES = (
     "Europe/Madrid",
     "Europe/Dublin",
     "Europe/Moscow",
@@ -29,39 +29,43 @@ ZONES = (
     "Antarctica/Troll",
     "Africa/Casablanca",
 )
-TIMES_OF_DAY = (
+TIME_OF_DAY_CRONS = (
     "30 2 * * *",
     "0,30 0-3 * * *",
     "15 0 * * SUN",
     "0 3 L * *",
     "1 0,2 1-7 * *",
 )
-ELAPSED = ("*/20 * * * *", "30 * * * *", "*/15 0-2 * * *", "0 */2 * * *")
+INTERVAL_CRONS = ("*/20 * * * *", "30 * * * *", "*/15 0-2 * * *", "0 */2 * * *")
 MINUTE = timedelta(minutes=1)
 MOVED_BY_A_DAY = "Pacific/Apia"
 
 
-def changes(zone: ZoneInfo) -> list[datetime]:
+def list_offset_changes(zone: ZoneInfo) -> list[datetime]:
     """Every instant from 2000 to 2037 at which the offset changes, to the minute."""
     result: list[datetime] = []
     step = timedelta(hours=12)
     at, end = datetime(2000, 1, 1, tzinfo=UTC), datetime(2038, 1, 1, tzinfo=UTC)
     while at < end:
-        if offset(at, zone) != offset(at + step, zone):
+        if get_utc_offset(at, zone) != get_utc_offset(at + step, zone):
             low, high = at, at + step
             while high - low > MINUTE:
                 middle = low + ((high - low) // 2 // MINUTE or 1) * MINUTE
-                low, high = (low, middle) if offset(middle, zone) != offset(low, zone) else (middle, high)
+                low, high = (
+                    (low, middle)
+                    if get_utc_offset(middle, zone) != get_utc_offset(low, zone)
+                    else (middle, high)
+                )
             result.append(high)
         at += step
     return result
 
 
-def offset(at: datetime, zone: ZoneInfo) -> timedelta | None:
+def get_utc_offset(at: datetime, zone: ZoneInfo) -> timedelta | None:
     return at.astimezone(zone).utcoffset()
 
 
-class Brute:
+class BruteForceCron:
     """An expression as sets of numbers. Only what the lists above use, read in the plainest way."""
 
     def __init__(self, cron: str) -> None:
@@ -101,25 +105,27 @@ class Brute:
         return result
 
 
-def half(zone: str) -> timedelta:
+def get_window_half_width(zone: str) -> timedelta:
     """Looked at on either side of a change: more than it can move the clock by."""
     return timedelta(hours=27 if zone == MOVED_BY_A_DAY else 8)
 
 
-def around(change: datetime, zone: ZoneInfo) -> list[tuple[datetime, datetime]]:
-    count = int(2 * half(zone.key) / MINUTE) + 1
-    instants = [change - half(zone.key) + n * MINUTE for n in range(count)]
+def build_windows_around(change: datetime, zone: ZoneInfo) -> list[tuple[datetime, datetime]]:
+    count = int(2 * get_window_half_width(zone.key) / MINUTE) + 1
+    instants = [change - get_window_half_width(zone.key) + n * MINUTE for n in range(count)]
     return [(at, at.astimezone(zone).replace(tzinfo=None)) for at in instants]
 
 
-def simulated(cron: str, zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[datetime]:
+def simulate_cron_times(cron: str, zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[datetime]:
     for at in CronSim(cron, start.astimezone(zone)):
         if at.astimezone(UTC) > end:
             return
         yield at.astimezone(UTC)
 
 
-async def ours(conn: Connection, cron: str, zone: str, middles: list[datetime]) -> list[list[datetime]]:
+async def compute_cron_times(
+    conn: Connection, cron: str, zone: str, middles: list[datetime]
+) -> list[list[datetime]]:
     rows = await conn.fetch(
         "select array(select t "
         "from holdfast.list_cron_times_between($1, $2, m - $4::interval, m + $4::interval) as t "
@@ -127,52 +133,62 @@ async def ours(conn: Connection, cron: str, zone: str, middles: list[datetime]) 
         cron,
         zone,
         middles,
-        half(zone),
+        get_window_half_width(zone),
     )
     return [row["times"] for row in rows]
 
 
-async def known(conn: Connection, name: str, middles: list[datetime]) -> list[datetime]:
+async def list_changes_known_to_server(
+    conn: Connection, name: str, middles: list[datetime]
+) -> list[datetime]:
     """Those that the server's own time zones have as well: it may be older or newer than Python's."""
     zone = ZoneInfo(name)
-    probes = [change + by for change in middles for by in (-half(name), -MINUTE, timedelta(0), half(name))]
+    probes = [
+        change + by
+        for change in middles
+        for by in (-get_window_half_width(name), -MINUTE, timedelta(0), get_window_half_width(name))
+    ]
     rows = await conn.fetch(
         "select (p at time zone $1) - (p at time zone 'UTC') as o from unnest($2::timestamptz[]) as p",
         name,
         probes,
     )
-    agree = [row["o"] == offset(probe, zone) for row, probe in zip(rows, probes, strict=True)]
+    agree = [row["o"] == get_utc_offset(probe, zone) for row, probe in zip(rows, probes, strict=True)]
     return [change for n, change in enumerate(middles) if all(agree[4 * n : 4 * n + 4])]
 
 
 # cronsim 2.8 sets minutes and hours on aware times. Where a change is not by whole hours or not at one, that
 # leads it astray when it goes by elapsed time (in St. Johns it never comes back). There the walk has the say.
-ASTRAY = {"America/St_Johns", "Australia/Lord_Howe", "America/Caracas"}
+ZONES_CRONSIM_GETS_WRONG = {"America/St_Johns", "Australia/Lord_Howe", "America/Caracas"}
 
 
-def cronsim_errs(zone: str, cron: str) -> bool:
-    return Brute(cron).elapsed and zone in ASTRAY
+def is_cronsim_wrong(zone: str, cron: str) -> bool:
+    return BruteForceCron(cron).elapsed and zone in ZONES_CRONSIM_GETS_WRONG
 
 
-SETTLED = 2025  # what comes later countries still change, and two lists of zones need not have heard of it
+FIRST_SETTLED_YEAR = (
+    2025  # what comes later countries still change, and two lists of zones need not have heard of it
+)
 
 
-@pytest.mark.parametrize("name", ZONES)
+@pytest.mark.parametrize("name", TIME_ZONES)
 async def test_every_clock_change(conn: Connection, name: str) -> None:
     zone = ZoneInfo(name)
-    every = changes(zone)
-    middles = await known(conn, name, every)
-    past = [change for change in every if change.year < SETTLED]
-    assert len([each for each in middles if each.year < SETTLED]) >= 0.9 * len(past), f"not one world: {name}"
-    clocks = [around(change, zone) for change in middles]
-    for cron in TIMES_OF_DAY + ELAPSED:
-        brute = Brute(cron)
-        for times, clock in zip(await ours(conn, cron, name, middles), clocks, strict=True):
+    every = list_offset_changes(zone)
+    middles = await list_changes_known_to_server(conn, name, every)
+    past = [change for change in every if change.year < FIRST_SETTLED_YEAR]
+    assert len([each for each in middles if each.year < FIRST_SETTLED_YEAR]) >= 0.9 * len(past), (
+        f"not one world: {name}"
+    )
+    clocks = [build_windows_around(change, zone) for change in middles]
+    for cron in TIME_OF_DAY_CRONS + INTERVAL_CRONS:
+        brute = BruteForceCron(cron)
+        for times, clock in zip(await compute_cron_times(conn, cron, name, middles), clocks, strict=True):
             start, end = clock[0][0], clock[-1][0]
             expected = [at for at in brute.walk(clock) if at > start]
             assert times == expected, (cron, name, start)
-            if not cronsim_errs(name, cron):
-                assert times == list(simulated(cron, zone, start, end)), (cron, name, start)
+            if not is_cronsim_wrong(name, cron):
+                assert times == list(simulate_cron_times(cron, zone, start, end)), (cron, name, start)
 
 
 def random_field(rng: random.Random, low: int, high: int, names: Sequence[str] = ()) -> str:
@@ -235,7 +251,7 @@ async def test_looking_back_finds_the_same(conn: Connection) -> None:
             end,
             start,
         )
-        forward = list(simulated(cron, ZoneInfo("Europe/Madrid"), start, end))
+        forward = list(simulate_cron_times(cron, ZoneInfo("Europe/Madrid"), start, end))
         assert [row["t"] for row in rows] == forward[::-1][:1000]
 
 

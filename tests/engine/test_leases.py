@@ -29,20 +29,20 @@ from holdfast.model import Progress
 from holdfast.settings import Secret
 from holdfast.testing import Clock
 
-LEASE = timedelta(seconds=61)
+LEASE_DURATION = timedelta(seconds=61)
 
 
-async def lease_end(conn: Connection, task_id: UUID) -> Any:
+async def read_lease_end(conn: Connection, task_id: UUID) -> Any:
     return (await read_task_row(conn, task_id))["lease_until"]
 
 
-async def test_a_beat_extends_every_lease_of_the_worker(conn: Connection, clock: Clock) -> None:
+async def test_a_heartbeat_extends_every_lease_of_the_worker(conn: Connection, clock: Clock) -> None:
     created = [await submit_job(conn) for _ in range(3)]
-    held = await ManualWorker(conn).take(3)
-    before = [await lease_end(conn, each) for each in created]
+    held = await ManualWorker(conn).claim_tasks(3)
+    before = [await read_lease_end(conn, each) for each in created]
     await clock.advance(timedelta(seconds=30))
     assert await leases.heartbeat_tasks(conn, worker="hand", held=held) == leases.HeartbeatResponse()
-    after = [await lease_end(conn, each) for each in created]
+    after = [await read_lease_end(conn, each) for each in created]
     assert all(
         timedelta(seconds=29) < b - a < timedelta(seconds=33) for a, b in zip(before, after, strict=True)
     )
@@ -50,12 +50,12 @@ async def test_a_beat_extends_every_lease_of_the_worker(conn: Connection, clock:
 
 async def test_a_lease_never_outlives_the_time_limit_of_its_attempt(conn: Connection, clock: Clock) -> None:
     created = await submit_job(conn, timeout_s=70)
-    held = await ManualWorker(conn).take(1)
+    held = await ManualWorker(conn).claim_tasks(1)
     started = (await read_task_row(conn, created))["started_at"]
     for _ in range(3):
         await clock.advance(timedelta(seconds=30))
         await leases.heartbeat_tasks(conn, worker="hand", held=held)
-    assert await lease_end(conn, created) <= started + timedelta(seconds=75)
+    assert await read_lease_end(conn, created) <= started + timedelta(seconds=75)
     assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 1
     row = await read_task_row(conn, created)
     assert (row["status"], row["failures"], row["crashes"]) == ("scheduled", 1, 0)
@@ -66,13 +66,13 @@ async def test_a_lost_lease_is_reclaimed_by_the_next_claim_and_its_holder_learns
     conn: Connection, clock: Clock
 ) -> None:
     created = await submit_job(conn, base_s=0)
-    hand = ManualWorker(conn)
-    zombie = await hand.one()
-    assert await hand.take(1) == []
-    assert hand.next_s is not None
-    assert 58 < hand.next_s <= 60
-    await clock.advance(LEASE)
-    heir = await ManualWorker(conn, "heir").one()
+    manual_worker = ManualWorker(conn)
+    zombie = await manual_worker.claim_one_task()
+    assert await manual_worker.claim_tasks(1) == []
+    assert manual_worker.next_s is not None
+    assert 58 < manual_worker.next_s <= 60
+    await clock.advance(LEASE_DURATION)
+    heir = await ManualWorker(conn, "heir").claim_one_task()
     assert heir.id == created
     assert heir.attempt == zombie.attempt + 1
     assert (await leases.heartbeat_tasks(conn, worker="hand", held=[zombie])).lost == {created}
@@ -81,19 +81,19 @@ async def test_a_lost_lease_is_reclaimed_by_the_next_claim_and_its_holder_learns
 
 async def test_a_live_lease_is_not_taken(conn: Connection, clock: Clock) -> None:
     await submit_job(conn)
-    held = await ManualWorker(conn).take(1)
+    held = await ManualWorker(conn).claim_tasks(1)
     for _ in range(5):
         await clock.advance(timedelta(seconds=40))
         await leases.heartbeat_tasks(conn, worker="hand", held=held)
         assert await conn.fetchval("select holdfast.reclaim_stale_tasks()") == 0
-        assert await ManualWorker(conn, "other").take(1) == []
+        assert await ManualWorker(conn, "other").claim_tasks(1) == []
 
 
 async def test_a_task_that_kills_its_workers_ends_after_three(conn: Connection, clock: Clock) -> None:
     created = await submit_job(conn, attempts=1)
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     for number in (1, 2, 3):
-        assert (await hand.one()).crashes == number - 1
+        assert (await manual_worker.claim_one_task()).crashes == number - 1
         await clock.advance(timedelta(minutes=2))
         await conn.execute("select holdfast.reclaim_stale_tasks()")
         await clock.advance(timedelta(minutes=2))
@@ -104,7 +104,7 @@ async def test_a_task_that_kills_its_workers_ends_after_three(conn: Connection, 
     assert [each["outcome"] for each in tried] == ["crashed"] * 3
 
 
-def _writes(task: LeasedTask, conn: Connection) -> dict[str, Callable[[], Awaitable[Any]]]:
+def _build_writes(task: LeasedTask, conn: Connection) -> dict[str, Callable[[], Awaitable[Any]]]:
     lease = (task.id, task.attempt, task.nonce)
     calls = {
         "heartbeat": "select holdfast.heartbeat_task($1, $2, $3)",
@@ -124,20 +124,20 @@ def _writes(task: LeasedTask, conn: Connection) -> dict[str, Callable[[], Awaita
 @pytest.mark.parametrize("loss", ["reclaimed", "running elsewhere", "cancelled", "ended", "rewound"])
 async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: Clock, loss: str) -> None:
     created = await submit_job(conn, base_s=0)
-    zombie = await ManualWorker(conn).one()
+    zombie = await ManualWorker(conn).claim_one_task()
     if loss == "cancelled":
         await jobs.cancel_job(conn, created)
     elif loss == "rewound":  # a failover forgot the claim, and the next one gave out the same attempt
         await conn.execute("update holdfast.tasks set nonce = nonce # 1 where id = $1", created)
     else:
-        await clock.advance(LEASE)
+        await clock.advance(LEASE_DURATION)
         await conn.execute("select holdfast.reclaim_stale_tasks()")
     if loss in {"running elsewhere", "ended"}:
-        heir = await ManualWorker(conn, "heir").one()
+        heir = await ManualWorker(conn, "heir").claim_one_task()
         if loss == "ended":
-            await ManualWorker(conn, "heir").finish(heir)
+            await ManualWorker(conn, "heir").finish_task(heir)
     before = await read_task_row(conn, created)
-    for name, write in _writes(zombie, conn).items():
+    for name, write in _build_writes(zombie, conn).items():
         with expect_error("HF001"):
             await write()
         assert await read_task_row(conn, created) == before, name
@@ -151,10 +151,10 @@ async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: C
 
 
 async def test_every_write_of_the_holder_is_accepted(conn: Connection) -> None:
-    for name in _writes(LeasedTask(**dict.fromkeys(LeasedTask.__struct_fields__)), conn):  # type: ignore[arg-type]
+    for name in _build_writes(LeasedTask(**dict.fromkeys(LeasedTask.__struct_fields__)), conn):  # type: ignore[arg-type]
         await submit_job(conn)
-        task = await ManualWorker(conn).one()
-        await _writes(task, conn)[name]()
+        task = await ManualWorker(conn).claim_one_task()
+        await _build_writes(task, conn)[name]()
 
 
 async def test_a_transaction_of_the_holder_keeps_the_lease(
@@ -162,9 +162,9 @@ async def test_a_transaction_of_the_holder_keeps_the_lease(
 ) -> None:
     """While it is open nobody can take the task, and the beats of the worker's other tasks do not wait."""
     created = await submit_job(conn)
-    task = await ManualWorker(conn).one()
+    task = await ManualWorker(conn).claim_one_task()
     other_id = await submit_job(conn)
-    other = await ManualWorker(conn).one()
+    other = await ManualWorker(conn).claim_one_task()
     transaction = second.transaction()
     await transaction.start()
     await leases.assert_lease(second, task)
@@ -183,10 +183,10 @@ async def test_a_lease_that_is_renewed_while_lost_ones_are_taken_away_stays(
 ) -> None:
     """Which leases are lost is read first, and each is looked at again before it is taken."""
     lost, kept = await submit_job(conn), await submit_job(conn)
-    await ManualWorker(conn, "dead").one()
+    await ManualWorker(conn, "dead").claim_one_task()
     await clock.advance(timedelta(seconds=1))
-    alive = await ManualWorker(conn).one()
-    await clock.advance(LEASE)
+    alive = await ManualWorker(conn).claim_one_task()
+    await clock.advance(LEASE_DURATION)
     async with second.transaction():
         await second.execute("lock table holdfast.attempts in share row exclusive mode")
         pid = conn.get_server_pid()
@@ -201,12 +201,12 @@ async def test_a_lease_that_is_renewed_while_lost_ones_are_taken_away_stays(
 
 async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Connection) -> None:
     await submit_job(conn)
-    hand = ManualWorker(conn)
-    first = await hand.one()
+    manual_worker = ManualWorker(conn)
+    first = await manual_worker.claim_one_task()
     assert await leases.get_step_results(conn, first) == {}
     assert await leases.save_step_result(conn, first, "a", b'{"x": 1}') == {"x": 1}
-    await hand.finish(first, "release")
-    second = await hand.one()
+    await manual_worker.finish_task(first, "release")
+    second = await manual_worker.claim_one_task()
     assert await leases.get_step_results(conn, second) == {"a": {"x": 1}}
     assert await leases.save_step_result(conn, second, "a", b"2") == {"x": 1}
 
@@ -214,7 +214,7 @@ async def test_steps_are_kept_over_attempts_and_the_first_value_stays(conn: Conn
 # Every pair of operations on one task: the first one is held open, the second starts, then the first ends.
 # Whatever the order, the row has one state, the history at most one row, and every counter counts the leases.
 
-Operation = Callable[[Connection, LeasedTask], Awaitable[object]]
+LeaseOperation = Callable[[Connection, LeasedTask], Awaitable[object]]
 
 
 async def _beat(conn: Connection, task: LeasedTask) -> object:
@@ -223,11 +223,15 @@ async def _beat(conn: Connection, task: LeasedTask) -> object:
     )
 
 
-def _finish(kind: Any) -> Operation:
+def _finish(kind: Any) -> LeaseOperation:
     async def finish(conn: Connection, task: LeasedTask) -> object:
-        hand = ManualWorker(conn, "pair", queues=[])
+        manual_worker = ManualWorker(conn, "pair", queues=[])
         return list(
-            (await hand.exchange([build_outcome(task, kind, {"message": "x", "delay_s": 5})])).answers
+            (
+                await manual_worker.finish_and_claim(
+                    [build_outcome(task, kind, {"message": "x", "delay_s": 5})]
+                )
+            ).answers
         )
 
     return finish
@@ -242,7 +246,7 @@ async def _reclaim(conn: Connection, _: LeasedTask) -> object:
 
 
 async def _claim(conn: Connection, _: LeasedTask) -> object:
-    return [task.id for task in await ManualWorker(conn, f"claimer {id(conn)}").take(5)]
+    return [task.id for task in await ManualWorker(conn, f"claimer {id(conn)}").claim_tasks(5)]
 
 
 async def _tick(conn: Connection, _: LeasedTask) -> object:
@@ -262,7 +266,7 @@ async def _child(conn: Connection, task: LeasedTask) -> object:
         return "stale"
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, LeaseOperation] = {
     "beat": _beat,
     "succeed": _finish("succeed"),
     "fail": _finish("fail"),
@@ -310,19 +314,19 @@ async def test_every_pair_of_operations(
         else:
             tasks = [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"], "queue": "later"}]
             created = (await jobs.submit(conn, {"type": "g", "queue": QUEUE, "tasks": tasks})).id
-        task = await ManualWorker(conn, "pair").one()
+        task = await ManualWorker(conn, "pair").claim_one_task()
         if expired:
-            await clock.advance(LEASE)
+            await clock.advance(LEASE_DURATION)
         transaction = conn.transaction()
         await transaction.start()
         one = await OPERATIONS[first_name](conn, task)
-        running = asyncio.create_task(_as_task(OPERATIONS[second_name](second, task)))
+        running = asyncio.create_task(_await_operation(OPERATIONS[second_name](second, task)))
         await wait_until_blocked_or_done(watch, second.get_server_pid(), running)
         await (transaction.commit() if ending == "commit" else transaction.rollback())
         two = await running
         pair = f"{first_name} then {second_name}: {one!r} {two!r}"
         await check_invariants(watch)
-        accepted = _accepted(first_name, one, ending) + _accepted(second_name, two, "commit")
+        accepted = _count_accepted(first_name, one, ending) + _count_accepted(second_name, two, "commit")
         assert (
             accepted <= 1 or first_name == second_name or {first_name, second_name} == {"fail", "reject"}
         ), pair
@@ -332,11 +336,11 @@ async def test_every_pair_of_operations(
     await watch.close()
 
 
-async def _as_task(operation: Awaitable[object]) -> object:
+async def _await_operation(operation: Awaitable[object]) -> object:
     return await operation
 
 
-def _accepted(name: str, answer: object, ending: str) -> int:
+def _count_accepted(name: str, answer: object, ending: str) -> int:
     """Whether an operation decided how the attempt ended."""
     if ending == "rollback":
         return 0

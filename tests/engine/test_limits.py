@@ -18,114 +18,114 @@ from holdfast.settings import Secret
 from holdfast.testing import Clock
 
 
-async def put(conn: Connection, name: str, **rule: Any) -> None:
+async def put_limit(conn: Connection, name: str, **rule: Any) -> None:
     text = ", ".join(f"p_{key} => {value!r}" for key, value in rule.items())
     await conn.execute(f"select holdfast.put_limit('{name}', {text})")
 
 
-async def agree(conn: Connection) -> None:
+async def check_limit_counts(conn: Connection) -> None:
     assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
 
 
 async def test_no_more_than_allowed_at_once(conn: Connection) -> None:
-    await put(conn, "two", queue="q", max_running=2)
+    await put_limit(conn, "two", queue="q", max_running=2)
     for _ in range(5):
         await submit_job(conn)
-    hand = ManualWorker(conn)
-    first, second = await hand.take(9)
-    assert await hand.take(9) == []
-    assert hand.next_s is not None
-    assert hand.next_s <= 1
-    await hand.finish(first)
-    assert len(await hand.take(9)) == 1
-    await hand.finish(second, "fail", {"message": "x"})
-    assert len(await hand.take(9)) == 1
-    await agree(conn)
+    manual_worker = ManualWorker(conn)
+    first, second = await manual_worker.claim_tasks(9)
+    assert await manual_worker.claim_tasks(9) == []
+    assert manual_worker.next_s is not None
+    assert manual_worker.next_s <= 1
+    await manual_worker.finish_task(first)
+    assert len(await manual_worker.claim_tasks(9)) == 1
+    await manual_worker.finish_task(second, "fail", {"message": "x"})
+    assert len(await manual_worker.claim_tasks(9)) == 1
+    await check_limit_counts(conn)
 
 
 async def test_per_key_and_for_all_at_the_same_time(conn: Connection) -> None:
-    await put(conn, "all", queue="q", max_running=5)
-    await put(conn, "each", queue="q", per_key=True, max_running=2)
+    await put_limit(conn, "all", queue="q", max_running=5)
+    await put_limit(conn, "each", queue="q", per_key=True, max_running=2)
     for key in ("a", "b", "c"):
         for _ in range(4):
             await submit_job(conn, limit_key=key)
-    tasks = await ManualWorker(conn).take(50)
+    tasks = await ManualWorker(conn).claim_tasks(50)
     rows = await conn.fetch(
         "select l.limit_key, count(*) as n from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id "
         "where t.status = 'running' group by 1"
     )
     assert len(tasks) == 5
     assert sorted(row["n"] for row in rows) == [1, 2, 2]
-    await agree(conn)
+    await check_limit_counts(conn)
 
 
 async def test_keys_take_turns(conn: Connection) -> None:
-    await put(conn, "each", queue="q", per_key=True, max_running=1)
+    await put_limit(conn, "each", queue="q", per_key=True, max_running=1)
     for _ in range(6):
         await submit_job(conn, limit_key="greedy")
     for _ in range(3):
         await submit_job(conn, limit_key="modest")
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     order: list[int] = []
     for _ in range(6):
-        (task,) = await hand.take(1)
+        (task,) = await manual_worker.claim_tasks(1)
         order.append(await conn.fetchval("select lane_id from holdfast.tasks where id = $1", task.id))
-        await hand.finish(task)
+        await manual_worker.finish_task(task)
     assert order[0] != order[1]
     assert order[:2] * 3 == order
 
 
 async def test_a_rate_lets_a_burst_through_and_then_one_at_a_time(conn: Connection, clock: Clock) -> None:
-    await put(conn, "slow", queue="q", rate=0.5, burst=3.0)
+    await put_limit(conn, "slow", queue="q", rate=0.5, burst=3.0)
     for _ in range(9):
         await submit_job(conn)
-    hand = ManualWorker(conn)
-    assert len(await hand.take(9)) == 3
-    assert await hand.take(9) == []
+    manual_worker = ManualWorker(conn)
+    assert len(await manual_worker.claim_tasks(9)) == 3
+    assert await manual_worker.claim_tasks(9) == []
     await clock.advance(timedelta(seconds=2.1))
-    assert len(await hand.take(9)) == 1
+    assert len(await manual_worker.claim_tasks(9)) == 1
     await clock.advance(timedelta(minutes=5))
-    assert len(await hand.take(9)) == 3
+    assert len(await manual_worker.claim_tasks(9)) == 3
 
 
-async def test_a_key_that_was_rate_limited_sleeps_for_everybody(conn: Connection, clock: Clock) -> None:
-    await put(conn, "each", queue="q", per_key=True, max_running=9)
+async def test_a_rate_limited_key_is_paused_for_every_worker(conn: Connection, clock: Clock) -> None:
+    await put_limit(conn, "each", queue="q", per_key=True, max_running=9)
     for _ in range(2):
         await submit_job(conn, limit_key="a")
-    hand = ManualWorker(conn)
-    first = await hand.one()
+    manual_worker = ManualWorker(conn)
+    first = await manual_worker.claim_one_task()
     await submit_job(conn, limit_key="b")
-    await hand.finish(first, "limited", {"key": "a", "retry_after_s": 30})
-    (other,) = await ManualWorker(conn, "other").take(9)
+    await manual_worker.finish_task(first, "limited", {"key": "a", "retry_after_s": 30})
+    (other,) = await ManualWorker(conn, "other").claim_tasks(9)
     assert await conn.fetchval("select limit_key from holdfast.all_tasks where id = $1", other.id) == "b"
     blocked = await conn.fetchval("select id from holdfast.tasks where status = 'ready'")
     why = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", blocked))
     assert why["reasons"][0]["reason"] == "asleep"
     await clock.advance(timedelta(seconds=31))
-    assert len(await hand.take(9)) == 2
+    assert len(await manual_worker.claim_tasks(9)) == 2
 
 
 async def test_changed_limits_count_running_tasks(conn: Connection) -> None:
     for _ in range(6):
         await submit_job(conn)
-    hand = ManualWorker(conn)
-    running = await hand.take(3)
-    await put(conn, "late", queue="q", max_running=4)
-    await agree(conn)
-    assert len(await hand.take(9)) == 1
-    await put(conn, "late", queue="q", max_running=1)
+    manual_worker = ManualWorker(conn)
+    running = await manual_worker.claim_tasks(3)
+    await put_limit(conn, "late", queue="q", max_running=4)
+    await check_limit_counts(conn)
+    assert len(await manual_worker.claim_tasks(9)) == 1
+    await put_limit(conn, "late", queue="q", max_running=1)
     for task in running:
-        await hand.finish(task)
-    assert await hand.take(9) == []
+        await manual_worker.finish_task(task)
+    assert await manual_worker.claim_tasks(9) == []
     assert await conn.fetchval("select holdfast.delete_limit('late')")
-    assert len(await hand.take(9)) == 2
-    await agree(conn)
+    assert len(await manual_worker.claim_tasks(9)) == 2
+    await check_limit_counts(conn)
 
 
 async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
-    await put(conn, "one", queue="q", max_running=1)
+    await put_limit(conn, "one", queue="q", max_running=1)
     first, second = await submit_job(conn), await submit_job(conn)
-    await ManualWorker(conn).take(9)
+    await ManualWorker(conn).claim_tasks(9)
     response = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", second))
     assert response["reasons"] == [
         {
@@ -144,14 +144,14 @@ async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
 )
 async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any]) -> None:
     with expect_error("HF004", "max_running"):
-        await put(conn, "x", queue="q", **rule)
+        await put_limit(conn, "x", queue="q", **rule)
 
 
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, limit: int) -> None:
     """Claims, all outcomes, cancels, lost leases and ticks at once, while a watcher counts leases."""
-    await put(conn, "all", queue="q", max_running=limit * 3)
-    await put(conn, "each", queue="q", per_key=True, max_running=limit)
+    await put_limit(conn, "all", queue="q", max_running=limit * 3)
+    await put_limit(conn, "each", queue="q", per_key=True, max_running=limit)
     await jobs.submit_many(
         conn,
         [
@@ -164,10 +164,10 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
     async def work(number: int) -> None:
         chance = random.Random(number)
         own = await asyncpg.connect(url.reveal())
-        hand = ManualWorker(own, f"w{number}")
+        manual_worker = ManualWorker(own, f"w{number}")
         idle = 0
         while idle < 20:
-            tasks = await hand.take(4)
+            tasks = await manual_worker.claim_tasks(4)
             idle = 0 if tasks else idle + 1
             for task in tasks:
                 what = chance.choice(
@@ -178,7 +178,7 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
                 elif what == "tick":
                     await own.execute("select holdfast.tick(50)")
                 elif what != "die":
-                    await hand.finish(task, what, {"message": "x"})  # type: ignore[arg-type]
+                    await manual_worker.finish_task(task, what, {"message": "x"})  # type: ignore[arg-type]
         await own.close()
 
     async def watch() -> int:
@@ -200,4 +200,4 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
     await asyncio.gather(*(work(n) for n in range(6)))
     done.set()
     assert await watching > 5
-    await agree(conn)
+    await check_limit_counts(conn)

@@ -10,9 +10,7 @@ from holdfast.engine.connection import Database
 from holdfast.engine.listener import NotificationListener
 
 
-async def test_a_stop_that_comes_with_the_answer_to_a_ping(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_listener_stop_during_a_ping(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams of the API begin and end their listener with their first and last watcher: one that stops a
     ping later keeps the next watcher waiting.
     """

@@ -27,26 +27,26 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.testing import Clock
 
 
-def total(chart: dict[str, Any], name: str) -> int:
+def sum_chart_series(chart: dict[str, Any], name: str) -> int:
     return sum(point[name] for point in chart["points"])
 
 
-async def run(conn: Connection, count: int, kind: Any = "succeed", **job: Any) -> None:
+async def run_tasks(conn: Connection, count: int, kind: Any = "succeed", **job: Any) -> None:
     await jobs.submit_many(conn, [{"type": "t", "queue": "q", "attempts": 1, **job} for _ in range(count)])
-    hand = ManualWorker(conn)
-    for task in await hand.take(count):
-        await hand.finish(task, kind, {"type": "E", "message": "m"} if kind == "fail" else None)
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(count):
+        await manual_worker.finish_task(task, kind, {"type": "E", "message": "m"} if kind == "fail" else None)
 
 
 async def test_every_end_is_counted_once_however_often_it_is_looked_at(
     conn: Connection, clock: Clock
 ) -> None:
-    await run(conn, 20)
-    await run(conn, 5, "fail", type="other")
+    await run_tasks(conn, 20)
+    await run_tasks(conn, 5, "fail", type="other")
     pair = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     for _ in range(2):
-        await hand.finish(await hand.one())
+        await manual_worker.finish_task(await manual_worker.claim_one_task())
     await submit_job(conn, queue="deep")
     await clock.advance(timedelta(minutes=2))
     for _ in range(3):
@@ -54,11 +54,11 @@ async def test_every_end_is_counted_once_however_often_it_is_looked_at(
     await clock.advance(timedelta(minutes=20))
     await run_ticks(conn)
     chart = await overview.get_throughput_chart(conn, 1)
-    assert (total(chart, "succeeded"), total(chart, "failed")) == (22, 5)
+    assert (sum_chart_series(chart, "succeeded"), sum_chart_series(chart, "failed")) == (22, 5)
     assert max(point["ready"] for point in chart["depths"]) == 1
     assert all(0 <= point["wait_p50"] <= point["wait_p95"] < 60 for point in chart["points"])
-    assert total(await overview.get_throughput_chart(conn, 1, task_type="other"), "failed") == 5
-    assert total(await overview.get_throughput_chart(conn, 24, queue="q"), "succeeded") == 22
+    assert sum_chart_series(await overview.get_throughput_chart(conn, 1, task_type="other"), "failed") == 5
+    assert sum_chart_series(await overview.get_throughput_chart(conn, 24, queue="q"), "succeeded") == 22
     by_type = {row["type"]: row for row in await overview.get_task_type_stats(conn)}
     assert (by_type["other"]["failed"], by_type["t"]["succeeded"], by_type["t"]["failed"]) == (5, 22, 0)
     assert by_type["t"]["run_p95"] is not None
@@ -67,7 +67,7 @@ async def test_every_end_is_counted_once_however_often_it_is_looked_at(
 
 async def test_two_that_sample_at_once_count_once(db: Database, clock: Clock) -> None:
     async with db.connection() as conn:
-        await run(conn, 30)
+        await run_tasks(conn, 30)
     await clock.advance(timedelta(minutes=2))
 
     async def look() -> None:
@@ -76,7 +76,7 @@ async def test_two_that_sample_at_once_count_once(db: Database, clock: Clock) ->
 
     await asyncio.gather(*[look() for _ in range(6)])
     async with db.connection() as conn:
-        assert total(await overview.get_throughput_chart(conn, 1), "succeeded") == 30
+        assert sum_chart_series(await overview.get_throughput_chart(conn, 1), "succeeded") == 30
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_a_pause_ends_by_itself_and_says_until_when(conn: Connection, cloc
     task = await submit_job(conn)
     until = await conn.fetchval("select holdfast.now() + interval '10 minutes'")
     await queues.pause_queue_until(conn, "q", until, reason="storm", by="ann")
-    assert await ManualWorker(conn).take(1) == []
+    assert await ManualWorker(conn).claim_tasks(1) == []
     (why, *_) = (await explain.explain_task(conn, task))["reasons"]
     assert (why["reason"], why["by"], why["paused_reason"], why["until"] is not None) == (
         "paused",
@@ -115,16 +115,16 @@ async def test_a_pause_ends_by_itself_and_says_until_when(conn: Connection, cloc
     )
     await clock.advance(timedelta(minutes=9))
     await run_ticks(conn)
-    assert await ManualWorker(conn).take(1) == []
+    assert await ManualWorker(conn).claim_tasks(1) == []
     await clock.advance(timedelta(minutes=2))
     await run_ticks(conn)
-    assert len(await ManualWorker(conn).take(1)) == 1
+    assert len(await ManualWorker(conn).claim_tasks(1)) == 1
     # A later pause without an end is not touched by the end of the former one.
     await limits.pause_queue(conn, "q", reason="again")
     await submit_job(conn)
     await clock.advance(timedelta(hours=1))
     await run_ticks(conn)
-    assert await ManualWorker(conn).take(5) == []
+    assert await ManualWorker(conn).claim_tasks(5) == []
     with expect_error("HF004", "until"):
         await queues.pause_queue_until(conn, "q", until, reason=None, by="ann")
 
@@ -134,10 +134,12 @@ async def test_a_job_as_its_page_shows_it(conn: Connection) -> None:
         conn, {"name": "a", "attempts": 1}, {"name": "b", "after": ["a"]}, {"name": "c"}, owner="acme"
     )
     assert submitted.tasks is not None
-    hand = ManualWorker(conn)
-    for task in await hand.take(2):
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(2):
         if task.id == submitted.tasks["a"]:
-            await hand.finish(task, "fail", {"type": "E", "message": "m", "traceback": "T" * 100})
+            await manual_worker.finish_task(
+                task, "fail", {"type": "E", "message": "m", "traceback": "T" * 100}
+            )
     page = await job_detail.get_job_detail(conn, submitted.id)
     assert page is not None
     assert {t["name"]: t["status"] for t in page["tasks"]} == {
@@ -163,9 +165,9 @@ async def test_a_job_as_its_page_shows_it(conn: Connection) -> None:
 
 async def test_a_job_of_five_thousand_tasks_shows_what_matters(conn: Connection) -> None:
     submitted = await submit_graph(conn, *[{"name": f"t{n:04}", "attempts": 1} for n in range(5000)])
-    hand = ManualWorker(conn)
-    (first,) = await hand.take(1)
-    await hand.finish(first, "fail", {"type": "E", "message": "m"})
+    manual_worker = ManualWorker(conn)
+    (first,) = await manual_worker.claim_tasks(1)
+    await manual_worker.finish_task(first, "fail", {"type": "E", "message": "m"})
     page = await job_detail.get_job_detail(conn, submitted.id, max_tasks=100)
     assert page is not None
     assert len(page["tasks"]) == 100
@@ -173,8 +175,8 @@ async def test_a_job_of_five_thousand_tasks_shows_what_matters(conn: Connection)
     assert "failed" in {t["status"] for t in page["tasks"]}
 
 
-async def test_what_the_other_pages_ask(conn: Connection) -> None:
-    await run(conn, 3, "fail")
+async def test_queries_of_the_other_dashboard_pages(conn: Connection) -> None:
+    await run_tasks(conn, 3, "fail")
     later = await conn.fetchval("select holdfast.now() - interval '1 hour'")
     assert (await overview.count_problems(conn, later))["failed"] == 3
     batch = await jobs.open_batch(conn, "night", owner="acme")

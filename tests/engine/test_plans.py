@@ -11,10 +11,10 @@ from manual_worker import QUEUE, ManualWorker, build_outcome
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
-SWITCHES = ("enable_nestloop", "enable_hashagg", "enable_material", "enable_sort", "enable_indexscan")
+PLANNER_SWITCHES = ("enable_nestloop", "enable_hashagg", "enable_material", "enable_sort", "enable_indexscan")
 
 
-async def fill(conn: Connection, count: int, keys: int = 0) -> None:
+async def submit_ready_tasks(conn: Connection, count: int, keys: int = 0) -> None:
     for start in range(0, count, 1000):
         page = [
             {"type": "t", "queue": QUEUE, "args": {"n": n}, **({"limit_key": f"k{n % keys}"} if keys else {})}
@@ -25,17 +25,17 @@ async def fill(conn: Connection, count: int, keys: int = 0) -> None:
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
 async def test_a_claim_takes_what_was_requested_under_every_plan(conn: Connection, analysed: bool) -> None:
-    await fill(conn, 200)
+    await submit_ready_tasks(conn, 200)
     if analysed:
         await conn.execute("analyze holdfast.tasks")
-    combinations = list(itertools.product(("on", "off"), repeat=len(SWITCHES)))
+    combinations = list(itertools.product(("on", "off"), repeat=len(PLANNER_SWITCHES)))
     assert len(combinations) == 32
     for number, values in enumerate(combinations):
-        for switch, value in zip(SWITCHES, values, strict=True):
+        for switch, value in zip(PLANNER_SWITCHES, values, strict=True):
             await conn.execute(f"set {switch} = {value}")
         await conn.execute("discard plans")
-        hand = ManualWorker(conn)
-        tasks = await hand.take(3)
+        manual_worker = ManualWorker(conn)
+        tasks = await manual_worker.claim_tasks(3)
         assert len(tasks) == 3
         assert await conn.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 3, (
             values
@@ -43,11 +43,13 @@ async def test_a_claim_takes_what_was_requested_under_every_plan(conn: Connectio
         kinds: list[Any] = (
             ["succeed", "release", "succeed"] if number % 2 else ["release", "succeed", "release"]
         )
-        answer = await hand.exchange([build_outcome(t, k) for t, k in zip(tasks, kinds, strict=True)])
+        answer = await manual_worker.finish_and_claim(
+            [build_outcome(t, k) for t, k in zip(tasks, kinds, strict=True)]
+        )
         assert list(answer.answers) == ["ok"] * 3
 
 
-async def touched(conn: Connection, *tables: str) -> int:
+async def count_read_pages(conn: Connection, *tables: str) -> int:
     """Pages of the tables (without any: of tasks) and their indexes that were looked at so far."""
     await conn.execute("select pg_stat_force_next_flush()")
     return int(
@@ -59,29 +61,29 @@ async def touched(conn: Connection, *tables: str) -> int:
     )
 
 
-async def work(conn: Connection, hand: ManualWorker, batches: int) -> None:
+async def claim_and_finish(conn: Connection, manual_worker: ManualWorker, batches: int) -> None:
     outcomes: list[Any] = []
     for _ in range(batches):
-        answer = await hand.exchange(outcomes, slots=50)
+        answer = await manual_worker.finish_and_claim(outcomes, slots=50)
         outcomes = [build_outcome(task) for task in answer.tasks]
-    await hand.exchange(outcomes)
+    await manual_worker.finish_and_claim(outcomes)
 
 
-async def test_old_snapshots_do_not_make_claims_walk_the_dead(conn: Connection, second: Connection) -> None:
+async def test_old_snapshots_do_not_make_claims_read_dead_rows(conn: Connection, second: Connection) -> None:
     """With an old snapshot pinned, the tenth thousand of tasks costs about what the first did."""
     if conn.get_server_version().major < 15:
         pytest.skip("pg_stat_force_next_flush came with 15")
-    await fill(conn, 12_000)
+    await submit_ready_tasks(conn, 12_000)
     pin = second.transaction(isolation="repeatable_read", readonly=True)
     await pin.start()
     await second.fetchval("select count(*) from holdfast.tasks")
-    hand = ManualWorker(conn)
-    await work(conn, hand, 20)
+    manual_worker = ManualWorker(conn)
+    await claim_and_finish(conn, manual_worker, 20)
     costs: list[int] = []
     for _ in range(10):
-        before = await touched(conn)
-        await work(conn, hand, 20)
-        costs.append(await touched(conn) - before)
+        before = await count_read_pages(conn)
+        await claim_and_finish(conn, manual_worker, 20)
+        costs.append(await count_read_pages(conn) - before)
     await pin.rollback()
     assert max(costs) < 2 * min(costs), costs
 
@@ -91,17 +93,17 @@ async def test_old_snapshots_do_not_make_limits_slow(conn: Connection, second: C
     if conn.get_server_version().major < 15:
         pytest.skip("pg_stat_force_next_flush came with 15")
     await conn.execute("select holdfast.put_limit('each', 'q', p_per_key => true, p_max_running => 10)")
-    await fill(conn, 12_000, keys=50)
+    await submit_ready_tasks(conn, 12_000, keys=50)
     pin = second.transaction(isolation="repeatable_read", readonly=True)
     await pin.start()
     await second.fetchval("select count(*) from holdfast.tasks")
-    hand = ManualWorker(conn)
-    await work(conn, hand, 20)
+    manual_worker = ManualWorker(conn)
+    await claim_and_finish(conn, manual_worker, 20)
     costs: list[int] = []
     for _ in range(10):
-        before = await touched(conn, "tasks", "lanes", "limit_counters")
-        await work(conn, hand, 20)
-        costs.append(await touched(conn, "tasks", "lanes", "limit_counters") - before)
+        before = await count_read_pages(conn, "tasks", "lanes", "limit_counters")
+        await claim_and_finish(conn, manual_worker, 20)
+        costs.append(await count_read_pages(conn, "tasks", "lanes", "limit_counters") - before)
     await pin.rollback()
     assert max(costs) < 2 * min(costs), costs
 
@@ -111,18 +113,18 @@ async def test_many_keys_do_not_make_claims_walk_all_lanes(conn: Connection) -> 
         pytest.skip("pg_stat_force_next_flush came with 15")
     costs: list[int] = []
     for keys in (100, 3000):
-        await fill(conn, 3000, keys=keys)
-        hand = ManualWorker(conn)
-        await work(conn, hand, 5)
-        before = await touched(conn, "lanes")
-        await work(conn, hand, 20)
-        costs.append(await touched(conn, "lanes") - before)
-        while tasks := await hand.take(500):
-            await hand.exchange([build_outcome(task) for task in tasks])
+        await submit_ready_tasks(conn, 3000, keys=keys)
+        manual_worker = ManualWorker(conn)
+        await claim_and_finish(conn, manual_worker, 5)
+        before = await count_read_pages(conn, "lanes")
+        await claim_and_finish(conn, manual_worker, 20)
+        costs.append(await count_read_pages(conn, "lanes") - before)
+        while tasks := await manual_worker.claim_tasks(500):
+            await manual_worker.finish_and_claim([build_outcome(task) for task in tasks])
     assert costs[1] < 4 * costs[0], costs
 
 
-HISTORY = """
+INSERT_HISTORY = """
 insert into holdfast.history (id, policy_id, due_at, finished_at, keep_until, attempt, failures, crashes,
   priority, status, owner)
 select holdfast.new_id(), k.id, h.at, h.at, h.at + interval '1 day', 1, 0, 0, 0, $2, $3
@@ -142,11 +144,11 @@ LISTS: list[tuple[dict[str, Any], int]] = [
 async def test_rare_jobs_are_found_without_reading_the_others(conn: Connection, analysed: bool) -> None:
     if conn.get_server_version().major < 15:
         pytest.skip("pg_stat_force_next_flush came with 15")
-    await fill(conn, 500)
-    await ManualWorker(conn).take(1)
+    await submit_ready_tasks(conn, 500)
+    await ManualWorker(conn).claim_tasks(1)
     for status, owner in (("cancelled", None), ("failed", None), ("succeeded", "ada")):
-        await conn.execute(HISTORY, 3, status, owner)
-    await conn.execute(HISTORY, 20_000, "succeeded", None)
+        await conn.execute(INSERT_HISTORY, 3, status, owner)
+    await conn.execute(INSERT_HISTORY, 20_000, "succeeded", None)
     if analysed:
         await conn.execute("analyze holdfast.history, holdfast.tasks")
     tables = [
@@ -156,29 +158,29 @@ async def test_rare_jobs_are_found_without_reading_the_others(conn: Connection, 
         )
     ]
     for where, count in LISTS:
-        before = await touched(conn, *tables)
+        before = await count_read_pages(conn, *tables)
         assert len(await jobs.list_jobs(conn, where)) == count, where
-        assert await touched(conn, *tables) - before < 700, where
-    before = await touched(conn, *tables)
+        assert await count_read_pages(conn, *tables) - before < 700, where
+    before = await count_read_pages(conn, *tables)
     assert await jobs.cancel_jobs(conn, {"owner": "bob"}) == 0
-    assert await touched(conn, *tables) - before < 50
+    assert await count_read_pages(conn, *tables) - before < 50
 
 
 async def test_finishing_uses_the_primary_key_only(conn: Connection) -> None:
-    await fill(conn, 3000)
-    hand = ManualWorker(conn)
-    await work(conn, hand, 40)
-    tasks = await hand.take(20)
-    before = await _scans(conn)
+    await submit_ready_tasks(conn, 3000)
+    manual_worker = ManualWorker(conn)
+    await claim_and_finish(conn, manual_worker, 40)
+    tasks = await manual_worker.claim_tasks(20)
+    before = await _count_table_scans(conn)
     for task in tasks:
-        await hand.finish(task)
-    after = await _scans(conn)
+        await manual_worker.finish_task(task)
+    after = await _count_table_scans(conn)
     assert after["tasks_running"] == before["tasks_running"]
     assert after["tasks_pkey"] > before["tasks_pkey"]
     assert after["tasks"] == before["tasks"], "a sequential scan"
 
 
-async def _scans(conn: Connection) -> dict[str, int]:
+async def _count_table_scans(conn: Connection) -> dict[str, int]:
     await conn.execute("select pg_stat_force_next_flush()")
     rows = await conn.fetch(
         "select indexrelname as name, idx_scan as scans from pg_stat_user_indexes where relname = 'tasks' "

@@ -19,7 +19,7 @@ async def test_queues_with_what_waits_and_who_serves_them(conn: Connection, cloc
         await submit_job(conn)
     await submit_job(conn, queue="other", delay_s=60)
     await limits.pause_queue(conn, "third", reason="maintenance", by="ann")
-    await ManualWorker(conn).take(1)
+    await ManualWorker(conn).claim_tasks(1)
     await clock.advance(timedelta(seconds=90))
     by_queue = {row["queue"]: row for row in await queues.list_task_queues(conn)}
     q = by_queue["q"]
@@ -48,12 +48,12 @@ async def test_how_many_workers_a_queue_could_use(conn: Connection, clock: Clock
 
 async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None:
     await submit_job(conn, timeout_s=300)
-    (task,) = await ManualWorker(conn, "ann").take(1)
-    await ManualWorker(conn, "bob").take(1)
+    (task,) = await ManualWorker(conn, "ann").claim_tasks(1)
+    await ManualWorker(conn, "bob").claim_tasks(1)
     await clock.advance(timedelta(seconds=62))
-    await ManualWorker(conn, "bob").take(1)  # takes the lease back; the task rests for a few seconds
+    await ManualWorker(conn, "bob").claim_tasks(1)  # takes the lease back; the task rests for a few seconds
     await clock.advance(timedelta(seconds=30))
-    await ManualWorker(conn, "bob").take(1)
+    await ManualWorker(conn, "bob").claim_tasks(1)
     by_name = {row["name"]: row for row in await workers.list_workers(conn)}
     assert (by_name["ann"]["state"], by_name["ann"]["running"]) == ("quiet", 0)  # its lease went to bob
     assert (by_name["bob"]["state"], by_name["bob"]["running"]) == ("live", 1)
@@ -68,14 +68,14 @@ async def test_limits_with_what_is_in_use(conn: Connection) -> None:
     await limits.put_limit(conn, limits.LimitRule(name="each", queue="q", per_key=True, max_running=2))
     for key in ("a", "b", "b", "b"):
         await submit_job(conn, limit_key=key)
-    assert len(await ManualWorker(conn).take(9)) == 3
+    assert len(await ManualWorker(conn).claim_tasks(9)) == 3
     (limit,) = await limits.list_limits(conn)
     assert (limit["name"], limit["running"], limit["keys"], limit["fullest"]) == ("each", 3, 2, ["b", "a"])
 
 
 async def test_an_id_by_its_beginning(conn: Connection) -> None:
     first, second = await submit_job(conn), await submit_job(conn)
-    await ManualWorker(conn).finish(await ManualWorker(conn).one())
+    await ManualWorker(conn).finish_task(await ManualWorker(conn).claim_one_task())
     assert await job_detail.find_jobs_by_id_prefix(conn, str(first)) == [first]
     assert await job_detail.find_jobs_by_id_prefix(conn, str(second)[:-1].upper()) == [second]
     assert await job_detail.find_jobs_by_id_prefix(conn, str(first)[:8]) == sorted([first, second])
@@ -90,7 +90,7 @@ async def test_a_job_again_as_it_was_submitted(conn: Connection) -> None:
     }  # fmt: skip
     submitted = await jobs.submit(conn, {**submission, "key": "once"})
     assert await job_detail.get_job_submission(conn, submitted.id) == submission
-    await ManualWorker(conn).finish(await ManualWorker(conn).one())
+    await ManualWorker(conn).finish_task(await ManualWorker(conn).claim_one_task())
     assert await job_detail.get_job_submission(conn, submitted.id) == submission
     with expect_error("HF002"):
         await job_detail.get_job_submission(conn, UUID(int=1))
@@ -103,7 +103,7 @@ async def test_a_graph_again_without_what_its_tasks_added(conn: Connection) -> N
         {"name": "b", "type": "t", "after": [{"name": "a", "on_failure": "skip"}]},
         type="pair", params={"p": 1},
     )  # fmt: skip
-    task = await ManualWorker(conn).one()
+    task = await ManualWorker(conn).claim_one_task()
     await conn.fetchval(
         "select holdfast.add_tasks($1, $2, $3, $4)",
         task.id,

@@ -19,15 +19,19 @@ from holdfast.errors import HoldfastError, QuotaExceededError, TooManyRequestsEr
 from holdfast.model import Artifact
 from holdfast.testing import Clock
 
-SHA = hashlib.sha256(b"").hexdigest()
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
-async def put(conn: Connection, count: int, **file: Any) -> Artifact:
+async def upload_file(conn: Connection, count: int, **file: Any) -> Artifact:
     staged = await artifacts.stage_artifact_without_task(conn, {"name": "a", "owner": "ann", **file})
-    return await artifacts.record_artifact_upload(conn, staged.id, None, size=count, sha256=SHA, meta={})
+    return await artifacts.record_artifact_upload(
+        conn, staged.id, None, size=count, sha256=EMPTY_SHA256, meta={}
+    )
 
 
-async def at_once(db: Database, count: int, work: Callable[[Connection], Awaitable[object]]) -> list[str]:
+async def run_concurrently(
+    db: Database, count: int, work: Callable[[Connection], Awaitable[object]]
+) -> list[str]:
     """What each of many gets, over connections of their own."""
 
     async def one() -> str:
@@ -50,14 +54,14 @@ async def test_bytes_and_files_are_never_exceeded_together(conn: Connection, db:
 
     async def record(connection: Connection) -> None:
         await artifacts.record_artifact_upload(
-            connection, next(waiting).id, None, size=90, sha256=SHA, meta={}
+            connection, next(waiting).id, None, size=90, sha256=EMPTY_SHA256, meta={}
         )
 
-    answers = await at_once(db, 30, record)
+    answers = await run_concurrently(db, 30, record)
     assert sorted(answers) == ["HF007"] * 19 + ["ok"] * 11
     assert (await quotas.get_usage(conn, "ann"))["bytes"] == {"used": 990, "limit": 1000}
     await quotas.put_quota(conn, "bob", files=5)
-    answers = await at_once(db, 20, lambda connection: put(connection, 1, owner="bob"))
+    answers = await run_concurrently(db, 20, lambda connection: upload_file(connection, 1, owner="bob"))
     assert answers.count("ok") == 5
 
 
@@ -65,7 +69,7 @@ async def test_operations_a_day_are_never_exceeded_together(
     conn: Connection, db: Database, clock: Clock
 ) -> None:
     await quotas.put_quota(conn, operations=7)
-    answers = await at_once(db, 20, lambda connection: submit_job(connection, owner="ann"))
+    answers = await run_concurrently(db, 20, lambda connection: submit_job(connection, owner="ann"))
     assert sorted(answers) == ["HF006"] * 13 + ["ok"] * 7
     assert (await quotas.get_usage(conn, "ann"))["operations"] == {"used": 7, "limit": 7}
     await submit_job(conn)  # nobody's job is nobody's operation
@@ -96,9 +100,9 @@ async def test_a_submit_that_is_rolled_back_costs_nothing(conn: Connection) -> N
 
 async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -> None:
     await quotas.put_quota(conn, "ann", size=100, operations=1)
-    await put(conn, 60)
+    await upload_file(conn, 60)
     with pytest.raises(asyncpg.PostgresError, match="60 of 100 used, 50 more requested") as caught:
-        await put(conn, 50, size=50)
+        await upload_file(conn, 50, size=50)
     decoded_detail = msgspec.json.decode(str(caught.value.detail))
     assert decoded_detail == {"quota": "bytes", "used": 60, "limit": 100, "requested": 50}
     async with db.connection() as connection:
@@ -106,55 +110,57 @@ async def test_the_answer_names_used_and_limit(conn: Connection, db: Database) -
         assert staged.max_bytes == 40
     with pytest.raises(QuotaExceededError, match="60 of 100 used"):
         async with db.connection() as connection:
-            await artifacts.record_artifact_upload(connection, staged.id, None, size=41, sha256=SHA, meta={})
+            await artifacts.record_artifact_upload(
+                connection, staged.id, None, size=41, sha256=EMPTY_SHA256, meta={}
+            )
     await submit_job(conn, owner="ann")
     with pytest.raises(TooManyRequestsError, match="1 of 1 used"):
         async with db.connection() as connection:
             await submit_job(connection, owner="ann")
 
 
-async def test_deleting_and_expiring_give_room_at_once(conn: Connection, clock: Clock) -> None:
+async def test_deleting_and_expiring_free_quota_at_once(conn: Connection, clock: Clock) -> None:
     await quotas.put_quota(conn, "ann", size=100, files=2)
-    first = await put(conn, 50)
-    await put(conn, 50, ttl_s=60)
+    first = await upload_file(conn, 50)
+    await upload_file(conn, 50, ttl_s=60)
     with expect_error("HF007", "quota"):
-        await put(conn, 1)
+        await upload_file(conn, 1)
     await artifacts.delete_artifact(conn, first.id)
-    await put(conn, 50)
+    await upload_file(conn, 50)
     await clock.advance(timedelta(minutes=2))
-    await put(conn, 50)  # nobody has swept
+    await upload_file(conn, 50)  # nobody has swept
     with expect_error("HF007", "quota"):
-        await put(conn, 0)
+        await upload_file(conn, 0)
 
 
-async def test_an_attempt_that_lost_leaves_its_room_to_the_next(conn: Connection) -> None:
+async def test_a_lost_attempt_frees_its_quota_for_the_next(conn: Connection) -> None:
     await quotas.put_quota(conn, "ann", size=100)
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     await submit_job(conn, owner="ann")
     for _ in range(3):
-        task = await hand.one()
+        task = await manual_worker.claim_one_task()
         staged = await artifacts.stage_artifact(conn, task, {"name": "a"})
-        await artifacts.record_artifact_upload(conn, staged.id, task, size=80, sha256=SHA, meta={})
-        await hand.finish(task, "release")
+        await artifacts.record_artifact_upload(conn, staged.id, task, size=80, sha256=EMPTY_SHA256, meta={})
+        await manual_worker.finish_task(task, "release")
     assert (await quotas.get_usage(conn, "ann"))["bytes"]["used"] == 80
 
 
-async def test_the_quota_of_one_comes_before_that_of_all(conn: Connection) -> None:
+async def test_an_owner_quota_overrides_the_default(conn: Connection) -> None:
     await quotas.put_quota(conn, size=10)
     await quotas.put_quota(conn, "eve", size=None)
-    await put(conn, 1000, owner="eve")
-    await put(conn, 1000, owner=None)  # belongs to nobody
+    await upload_file(conn, 1000, owner="eve")
+    await upload_file(conn, 1000, owner=None)  # belongs to nobody
     with expect_error("HF007"):
-        await put(conn, 11)
+        await upload_file(conn, 11)
     assert await conn.fetchval("select holdfast.delete_quota('eve')")
     with expect_error("HF007"):
-        await put(conn, 1, owner="eve")
+        await upload_file(conn, 1, owner="eve")
     with expect_error("HF004"):
         await quotas.put_quota(conn, size=-1)
 
 
 async def test_users_read_their_own_usage_and_set_nothing(conn: Connection) -> None:
-    await put(conn, 5)
+    await upload_file(conn, 5)
     async with conn.transaction():
         await conn.execute("select set_config('request.jwt.claims', '{\"sub\": \"bob\"}', true)")
         await conn.execute("set local role authenticated")

@@ -20,44 +20,46 @@ from holdfast.settings import Secret
 from holdfast.testing import Clock
 
 HOUR = timedelta(hours=1)
-JOB = {"type": "t", "queue": "q"}
+SCHEDULED_JOB = {"type": "t", "queue": "q"}
 
 
-async def put(conn: Connection, name: str = "s", **times: Any) -> StoredSchedule:
-    return await schedules.put_schedule(conn, {"name": name, "job": JOB, **times})
+async def put_schedule(conn: Connection, name: str = "s", **times: Any) -> StoredSchedule:
+    return await schedules.put_schedule(conn, {"name": name, "job": SCHEDULED_JOB, **times})
 
 
-async def fire(conn: Connection) -> int:
+async def submit_due_schedules(conn: Connection) -> int:
     return int(await conn.fetchval("select holdfast.tick_schedules(1000)"))
 
 
-async def new_jobs(conn: Connection, name: str = "s") -> list[str]:
+async def list_submitted_jobs(conn: Connection, name: str = "s") -> list[str]:
     """The times that jobs were made for, oldest first."""
     rows = await jobs.list_jobs(conn, {"labels": {"schedule": name}}, limit=1000)
     return sorted(row["labels"]["schedule_at"] for row in rows)
 
 
 async def test_a_job_for_each_time(conn: Connection, clock: Clock) -> None:
-    stored = await put(conn, cron="@hourly")
-    assert await fire(conn) == 0
+    stored = await put_schedule(conn, cron="@hourly")
+    assert await submit_due_schedules(conn) == 0
     for _ in range(3):
         await clock.advance(HOUR)
-        assert await fire(conn) == 1
-        assert await fire(conn) == 0
-    times = await new_jobs(conn)
+        assert await submit_due_schedules(conn) == 1
+        assert await submit_due_schedules(conn) == 0
+    times = await list_submitted_jobs(conn)
     assert len(set(times)) == 3
     assert stored.next_at is not None
     assert times[0] == stored.next_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    (task,) = await ManualWorker(conn).take(1)
+    (task,) = await ManualWorker(conn).claim_tasks(1)
     result = await schedules.get_schedule(conn, "s")
     assert result.last_job is not None
     assert task.type == "t"
     assert result.last_error is None
 
 
-async def test_one_job_a_time_with_many_who_look(url: Secret, conn: Connection, clock: Clock) -> None:
+async def test_concurrent_ticks_submit_one_job_per_scheduled_time(
+    url: Secret, conn: Connection, clock: Clock
+) -> None:
     for n in range(20):
-        await put(conn, f"s{n}", cron="*/5 * * * *")
+        await put_schedule(conn, f"s{n}", cron="*/5 * * * *")
     connections = await asyncio.gather(*(asyncpg.connect(url.reveal()) for _ in range(8)))
     for _ in range(3):
         await clock.advance(timedelta(minutes=5))
@@ -70,54 +72,56 @@ async def test_one_job_a_time_with_many_who_look(url: Secret, conn: Connection, 
 
 
 async def test_a_restored_time_makes_no_second_job(conn: Connection, clock: Clock) -> None:
-    before = await put(conn, cron="@hourly")
+    before = await put_schedule(conn, cron="@hourly")
     await clock.advance(HOUR)
-    assert await fire(conn) == 1
+    assert await submit_due_schedules(conn) == 1
     await conn.execute("update holdfast.schedules set next_at = $1", before.next_at)
-    await fire(conn)
-    assert len(await new_jobs(conn)) == 1
+    await submit_due_schedules(conn)
+    assert len(await list_submitted_jobs(conn)) == 1
 
 
 @pytest.mark.parametrize(("missed", "count"), [("coalesce", 1), ("skip", 0), ("catch_up", 5)])
-async def test_times_that_nobody_looked_at(conn: Connection, clock: Clock, missed: str, count: int) -> None:
-    first = await put(conn, every_s=3600, missed=missed)
+async def test_missed_times_follow_the_missed_policy(
+    conn: Connection, clock: Clock, missed: str, count: int
+) -> None:
+    first = await put_schedule(conn, every_s=3600, missed=missed)
     assert first.next_at is not None
     await clock.advance(5 * HOUR + timedelta(minutes=10))
-    assert await fire(conn) == count
-    assert await fire(conn) == 0
-    times = [datetime.fromisoformat(text) for text in await new_jobs(conn)]
+    assert await submit_due_schedules(conn) == count
+    assert await submit_due_schedules(conn) == 0
+    times = [datetime.fromisoformat(text) for text in await list_submitted_jobs(conn)]
     due = [(first.next_at + n * HOUR).replace(microsecond=0) for n in range(5)]
     assert times == due[5 - count :]
     await clock.advance(HOUR - timedelta(minutes=10, seconds=-5))
-    assert await fire(conn) == 1  # and on it goes
+    assert await submit_due_schedules(conn) == 1  # and on it goes
 
 
 async def test_catching_up_is_bounded_and_takes_the_newest(conn: Connection, clock: Clock) -> None:
-    await put(conn, cron="* * * * *", missed="catch_up", max_catch_up=7)
+    await put_schedule(conn, cron="* * * * *", missed="catch_up", max_catch_up=7)
     await clock.advance(timedelta(days=400))
-    assert await fire(conn) == 7
-    times = [datetime.fromisoformat(text) for text in await new_jobs(conn)]
+    assert await submit_due_schedules(conn) == 7
+    times = [datetime.fromisoformat(text) for text in await list_submitted_jobs(conn)]
     assert [b - a for a, b in itertools.pairwise(times)] == [timedelta(minutes=1)] * 6
     now = await conn.fetchval("select holdfast.now()")
     assert now - times[-1] < timedelta(minutes=2)
 
 
 async def test_pause_resume_run_now_delete(conn: Connection, clock: Clock) -> None:
-    await put(conn, cron="@hourly")
+    await put_schedule(conn, cron="@hourly")
     assert await schedules.pause_schedule(conn, "s", "ada")
     assert not await schedules.pause_schedule(conn, "s")
     paused = await schedules.get_schedule(conn, "s")
     assert (paused.paused_by, paused.next_at) == ("ada", None)
     await clock.advance(3 * HOUR)
-    assert await fire(conn) == 0
+    assert await submit_due_schedules(conn) == 0
     ran = await schedules.run_schedule(conn, "s")
     again = await schedules.run_schedule(conn, "s")
     assert ran.id != again.id
     assert await schedules.resume_schedule(conn, "s")
     assert not await schedules.resume_schedule(conn, "s")
-    assert await fire(conn) == 0
+    assert await submit_due_schedules(conn) == 0
     await clock.advance(HOUR)
-    assert await fire(conn) == 1
+    assert await submit_due_schedules(conn) == 1
     assert await schedules.delete_schedule(conn, "s")
     assert not await schedules.delete_schedule(conn, "s")
     with expect_error("HF002", "name"):
@@ -125,73 +129,77 @@ async def test_pause_resume_run_now_delete(conn: Connection, clock: Clock) -> No
 
 
 async def test_a_change_of_the_job_keeps_the_time_and_a_change_of_times_does_not(conn: Connection) -> None:
-    first = await put(conn, every_s=3600)
-    same = await put(conn, every_s=3600)
+    first = await put_schedule(conn, every_s=3600)
+    same = await put_schedule(conn, every_s=3600)
     job = await schedules.put_schedule(conn, {"name": "s", "job": {"type": "other"}, "every_s": 3600})
-    times = await put(conn, every_s=60)
+    times = await put_schedule(conn, every_s=60)
     assert (same.change, job.change, times.change) == ("unchanged", "changed", "changed")
     assert first.next_at == same.next_at == job.next_at != times.next_at
     with expect_error("HF003", "name"):
-        await schedules.create_schedule(conn, {"name": "s", "job": JOB, "cron": "@daily"})
+        await schedules.create_schedule(conn, {"name": "s", "job": SCHEDULED_JOB, "cron": "@daily"})
 
 
-async def test_a_unique_run_is_left_out_while_the_last_one_goes_on(conn: Connection, clock: Clock) -> None:
-    job = {**JOB, "unique_key": "only one"}
+async def test_a_run_with_a_unique_key_is_skipped_while_the_last_is_unfinished(
+    conn: Connection, clock: Clock
+) -> None:
+    job = {**SCHEDULED_JOB, "unique_key": "only one"}
     await schedules.put_schedule(conn, {"name": "s", "job": job, "cron": "@hourly"})
     for _ in range(3):
         await clock.advance(HOUR)
-        await fire(conn)
-    hand = ManualWorker(conn)
-    (task,) = await hand.take(9)
-    await hand.finish(task)
+        await submit_due_schedules(conn)
+    manual_worker = ManualWorker(conn)
+    (task,) = await manual_worker.claim_tasks(9)
+    await manual_worker.finish_task(task)
     await clock.advance(HOUR)
-    await fire(conn)
-    assert len(await hand.take(9)) == 1
+    await submit_due_schedules(conn)
+    assert len(await manual_worker.claim_tasks(9)) == 1
 
 
-async def test_what_cannot_be_submitted_is_noted_and_goes_on(conn: Connection, clock: Clock) -> None:
+async def test_a_failed_scheduled_submit_is_recorded_and_the_schedule_continues(
+    conn: Connection, clock: Clock
+) -> None:
     await schedules.put_schedule(
         conn, {"name": "bad", "job": {"type": "t", "priority": 1000}, "cron": "@hourly"}
     )
-    await put(conn, "good", cron="@hourly")
+    await put_schedule(conn, "good", cron="@hourly")
     await clock.advance(HOUR)
-    assert await fire(conn) == 1
+    assert await submit_due_schedules(conn) == 1
     bad = await schedules.get_schedule(conn, "bad")
     assert "priority" in (bad.last_error or "")
     assert bad.next_at is not None
     assert bad.next_at > await conn.fetchval("select holdfast.now()")
 
 
-async def test_a_key_in_an_open_transaction_holds_nobody_up(
+async def test_a_locked_unique_key_delays_no_other_schedule(
     conn: Connection, second: Connection, clock: Clock
 ) -> None:
-    job = {**JOB, "unique_key": "k"}
+    job = {**SCHEDULED_JOB, "unique_key": "k"}
     await schedules.put_schedule(conn, {"name": "s", "job": job, "cron": "@hourly"})
     await clock.advance(HOUR)
     async with second.transaction():
         await jobs.submit(second, job)
-        assert await fire(conn) == 0  # left for later
-    assert await fire(conn) == 1
+        assert await submit_due_schedules(conn) == 0  # left for later
+    assert await submit_due_schedules(conn) == 1
 
 
-async def test_claims_and_ticks_fire_them_and_idle_workers_know_when(conn: Connection, clock: Clock) -> None:
-    await put(conn, every_s=600)
-    hand = ManualWorker(conn)
-    assert await hand.take(1) == []
-    assert hand.next_s is not None
-    assert 0 < hand.next_s <= 600
+async def test_claims_and_ticks_submit_due_schedules(conn: Connection, clock: Clock) -> None:
+    await put_schedule(conn, every_s=600)
+    manual_worker = ManualWorker(conn)
+    assert await manual_worker.claim_tasks(1) == []
+    assert manual_worker.next_s is not None
+    assert 0 < manual_worker.next_s <= 600
     await clock.advance(timedelta(minutes=10))
-    assert len(await hand.take(5)) == 1
+    assert len(await manual_worker.claim_tasks(5)) == 1
     await clock.advance(timedelta(minutes=10))
     await run_ticks(conn)
-    assert len(await new_jobs(conn)) == 2
+    assert len(await list_submitted_jobs(conn)) == 2
 
 
 async def test_graphs_and_owners(conn: Connection, clock: Clock) -> None:
     graph = {"type": "g", "queue": "q", "tasks": [{"type": "a"}, {"type": "b", "after": ["a"]}]}
     await schedules.put_schedule(conn, {"name": "s", "job": graph, "cron": "@hourly", "owner": "ada"})
     await clock.advance(HOUR)
-    assert await fire(conn) == 1
+    assert await submit_due_schedules(conn) == 1
     result = await schedules.get_schedule(conn, "s")
     assert result.last_job is not None
     job = await jobs.get_job(conn, result.last_job)
@@ -202,14 +210,16 @@ async def test_graphs_and_owners(conn: Connection, clock: Clock) -> None:
 
 
 async def test_the_schedules_of_an_application(conn: Connection) -> None:
-    def body(name: str, cron: str = "@daily") -> dict[str, Any]:
-        return {"name": name, "job": JOB, "cron": cron}
+    def build_schedule(name: str, cron: str = "@daily") -> dict[str, Any]:
+        return {"name": name, "job": SCHEDULED_JOB, "cron": cron}
 
-    first = await schedules.register_schedules(conn, "app", [body("a"), body("b")])
-    await schedules.register_schedules(conn, "other", [body("x")])
+    first = await schedules.register_schedules(conn, "app", [build_schedule("a"), build_schedule("b")])
+    await schedules.register_schedules(conn, "other", [build_schedule("x")])
     await schedules.pause_schedule(conn, "a")
-    again = await schedules.register_schedules(conn, "app", [body("a"), body("c"), body("b", "@hourly")])
-    less = await schedules.register_schedules(conn, "app", [body("c")])
+    again = await schedules.register_schedules(
+        conn, "app", [build_schedule("a"), build_schedule("c"), build_schedule("b", "@hourly")]
+    )
+    less = await schedules.register_schedules(conn, "app", [build_schedule("c")])
     assert (first.created, first.missing) == (["a", "b"], [])
     assert (again.created, again.changed, again.unchanged) == (["c"], ["b"], ["a"])
     assert less.missing == ["a", "b"]
@@ -241,7 +251,7 @@ async def test_the_schedules_of_an_application(conn: Connection) -> None:
 )
 async def test_bad_schedules_are_refused(conn: Connection, field: str, arguments: dict[str, Any]) -> None:
     with expect_error("HF004", field):
-        await schedules.create_schedule(conn, {"name": "s", "job": JOB, **arguments})
+        await schedules.create_schedule(conn, {"name": "s", "job": SCHEDULED_JOB, **arguments})
 
 
 async def test_intervals_do_not_drift(conn: Connection) -> None:
@@ -253,8 +263,8 @@ async def test_intervals_do_not_drift(conn: Connection) -> None:
 
 
 async def test_a_schedule_as_it_is_shown(conn: Connection) -> None:
-    stored = await put(conn, cron="30 6 * * MON-FRI", timezone="europe/madrid")
+    stored = await put_schedule(conn, cron="30 6 * * MON-FRI", timezone="europe/madrid")
     assert stored.timezone == "Europe/Madrid"
     assert len(await schedules.preview_schedule(conn, "s", 5)) == 5
     text = await conn.fetchval("select holdfast.get_schedule('s')")
-    assert msgspec.json.decode(text)["job"] == JOB
+    assert msgspec.json.decode(text)["job"] == SCHEDULED_JOB

@@ -19,17 +19,19 @@ async def find_matches(conn: Connection, text: str, **options: Any) -> list[UUID
     return [UUID(row["id"]) for row in page.rows]
 
 
-async def fail(conn: Connection, count: int = 1, *, error: str = "TimeoutError", **job: Any) -> list[UUID]:
+async def submit_failed_jobs(
+    conn: Connection, count: int = 1, *, error: str = "TimeoutError", **job: Any
+) -> list[UUID]:
     ids = [await submit_job(conn, **{"attempts": 1, **job}) for _ in range(count)]
-    hand = ManualWorker(conn)
-    for task in await hand.take(count):
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(count):
         body = {"type": error, "message": f"{error} at 12", "fingerprint": f"{error} a.py:f"}
-        await hand.finish(task, "fail", body)
+        await manual_worker.finish_task(task, "fail", body)
     return ids
 
 
 async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: Clock) -> None:
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     done = await submit_job(
         conn,
         type="shot",
@@ -38,8 +40,8 @@ async def test_each_field_finds_its_job_in_every_place(conn: Connection, clock: 
         args={"url": {"host": "e"}, "w": 8},
         key="k1",
     )
-    await hand.finish(await hand.one(), "succeed", {"key": "made"})
-    (broken,) = await fail(conn, type="caption", owner="zeta")
+    await manual_worker.finish_task(await manual_worker.claim_one_task(), "succeed", {"key": "made"})
+    (broken,) = await submit_failed_jobs(conn, type="caption", owner="zeta")
     waiting = await submit_job(conn, type="shot", queue="other", owner="acme", args={"w": 9})
     both = await submit_graph(
         conn,
@@ -139,8 +141,10 @@ async def test_jobs_of_many_tasks_stay_found_when_they_are_archived(conn: Connec
     submitted = await submit_graph(
         conn, {"name": "a", "type": "fetch", "args": {"n": "x"}, "attempts": 1}, type="pipeline"
     )
-    hand = ManualWorker(conn)
-    await hand.finish(await hand.one(), "fail", {"type": "Broken", "message": "m"})
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(
+        await manual_worker.claim_one_task(), "fail", {"type": "Broken", "message": "m"}
+    )
     await clock.advance(timedelta(minutes=5))
     await run_ticks(conn)
     for text in ("state:failed", "task:fetch", "queue:q", "args.n:x", "error:Broken", "worker:hand"):
@@ -149,8 +153,10 @@ async def test_jobs_of_many_tasks_stay_found_when_they_are_archived(conn: Connec
 
 async def test_a_retry_differs_from_a_delayed_task(conn: Connection) -> None:
     again = await submit_job(conn)
-    hand = ManualWorker(conn)
-    await hand.finish(await hand.one(), "fail", {"type": "E", "message": "m"})
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(
+        await manual_worker.claim_one_task(), "fail", {"type": "E", "message": "m"}
+    )
     later = await submit_job(conn, delay_s=100)
     assert await find_matches(conn, "state:retrying") == [again]
     assert await find_matches(conn, "state:scheduled") == [later, again]
@@ -167,9 +173,9 @@ async def test_pages_show_each_job_once_even_from_one_transaction(conn: Connecti
     submitted = await jobs.submit_many(
         conn, [{"type": "t", "queue": "q", "args": {"n": n}} for n in range(40)]
     )
-    hand = ManualWorker(conn)
-    for task in await hand.take(13):
-        await hand.finish(task)
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(13):
+        await manual_worker.finish_task(task)
     for _ in range(5):
         await submit_graph(conn, {"name": "a"}, {"name": "b"})
     seen: list[UUID] = []
@@ -184,17 +190,17 @@ async def test_pages_show_each_job_once_even_from_one_transaction(conn: Connecti
     assert {job.id for job in submitted} <= set(seen)
 
 
-async def test_a_walk_that_stops_early_says_so_and_goes_on_from_there(conn: Connection) -> None:
+async def test_a_truncated_search_continues_where_it_stopped(conn: Connection) -> None:
     """Rare jobs in all three places, with a walk of a hundred rows: each is found exactly once."""
     rare: set[UUID] = set()
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     for n in range(450):
         special = n % 45 == 0
         job = await submit_job(conn, type="rare" if special else "usual", queue="q" if n % 3 else "stays")
         if special:
             rare.add(job)
-    for task in await hand.take(400):
-        await hand.finish(task)
+    for task in await manual_worker.claim_tasks(400):
+        await manual_worker.finish_task(task)
     for n in range(30):
         submitted = await submit_graph(
             conn, {"name": "a"}, type="rare" if n % 10 == 0 else "pair", queue="stays"
@@ -219,7 +225,7 @@ async def test_a_walk_that_stops_early_says_so_and_goes_on_from_there(conn: Conn
     assert count["exact"] is False
 
 
-async def test_users_find_only_their_own(conn: Connection) -> None:
+async def test_users_search_only_their_own_jobs(conn: Connection) -> None:
     mine = await submit_job(conn, owner="ann", args={"x": 1})
     theirs = await submit_job(conn, owner="bob", args={"x": 1})
     async with conn.transaction():
@@ -234,17 +240,17 @@ async def test_users_find_only_their_own(conn: Connection) -> None:
     assert await find_matches(conn, "owner:bob", owner="ann") == [mine]
 
 
-async def test_counts_stop_and_say_so(conn: Connection) -> None:
+async def test_bounded_counts_are_marked_inexact(conn: Connection) -> None:
     await jobs.submit_many(conn, [{"type": "t", "queue": "q"} for _ in range(30)])
     count = await search.count_jobs(conn, "state:ready", max_rows=10)
     assert (count.count, count.exact, str(count)) == (10, False, "about 10")
 
 
 async def test_causes(conn: Connection, clock: Clock) -> None:
-    await fail(conn, 3, error="OldError")
+    await submit_failed_jobs(conn, 3, error="OldError")
     await clock.advance(timedelta(hours=30))
-    slow = await fail(conn, 5, error="TimeoutError", owner="acme")
-    await fail(conn, 2, error="KeyError", type="other")
+    slow = await submit_failed_jobs(conn, 5, error="TimeoutError", owner="acme")
+    await submit_failed_jobs(conn, 2, error="KeyError", type="other")
     groups = {g["type"]: g for g in await error_groups.list_error_groups(conn)}
     assert set(groups) == {"TimeoutError", "KeyError"}
     slow_group = groups["TimeoutError"]

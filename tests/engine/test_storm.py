@@ -20,11 +20,11 @@ from holdfast.model import Progress
 from holdfast.settings import Secret
 from holdfast.testing import Clock
 
-REFUSALS = {"HF001", "HF002", "HF003", "HF004", "40001"}
-CHILD = '[{"type": "t", "name": "child", "queue": "q", "base_s": 0, "after": ["a"]}]'
+EXPECTED_ERROR_CODES = {"HF001", "HF002", "HF003", "HF004", "40001"}
+CHILD_TASK = '[{"type": "t", "name": "child", "queue": "q", "base_s": 0, "after": ["a"]}]'
 
 
-async def seed(conn: Connection, chance: random.Random) -> list[Any]:
+async def submit_random_jobs(conn: Connection, chance: random.Random) -> list[Any]:
     created: list[Any] = []
     for number in range(12):
         policy = {"base_s": 0, "lease_s": 0.5, "type": "t", "limit_key": f"k{number % 3}"}
@@ -44,8 +44,8 @@ async def seed(conn: Connection, chance: random.Random) -> list[Any]:
     return created
 
 
-async def act(
-    conn: Connection, hand: ManualWorker, chance: random.Random, created: list[Any], tasks: list[Any]
+async def run_random_operation(
+    conn: Connection, manual_worker: ManualWorker, chance: random.Random, created: list[Any], tasks: list[Any]
 ) -> None:
     what = chance.choice(
         ["finish", "finish", "finish", "beat", "cancel", "task", "retry", "child", "tick", "die", "step"]
@@ -53,13 +53,13 @@ async def act(
     task = chance.choice(tasks) if tasks else None
     if what == "finish":
         kinds: list[Any] = ["succeed", "succeed", "fail", "reject", "release", "snooze", "cancel"]
-        await hand.exchange(
+        await manual_worker.finish_and_claim(
             [build_outcome(t, chance.choice(kinds), {"message": "x", "delay_s": 0}) for t in tasks], slots=0
         )
         tasks.clear()
     elif what == "beat" and tasks:
         news = {t.id: Progress(percent=chance.random() * 100) for t in tasks}
-        lost = (await leases.heartbeat_tasks(conn, worker=hand.name, held=tasks, progress=news)).lost
+        lost = (await leases.heartbeat_tasks(conn, worker=manual_worker.name, held=tasks, progress=news)).lost
         tasks[:] = [t for t in tasks if t.id not in lost]
     elif what == "cancel":
         await jobs.cancel_job(conn, chance.choice(created))
@@ -73,23 +73,23 @@ async def act(
         await conn.fetchval("select holdfast.cancel_task($1)", task.id)
     elif task and what == "child":
         await conn.fetchval(
-            "select holdfast.add_tasks($1, $2, $3, $4)", task.id, task.attempt, task.nonce, CHILD
+            "select holdfast.add_tasks($1, $2, $3, $4)", task.id, task.attempt, task.nonce, CHILD_TASK
         )
     elif task and what == "step":
         await leases.save_step_result(conn, task, "s", b"1")
 
 
-async def worker(url: Secret, number: int, created: list[Any], turns: int) -> None:
+async def run_random_worker(url: Secret, number: int, created: list[Any], turns: int) -> None:
     chance = random.Random(number)
     conn = await asyncpg.connect(url.reveal())
-    hand = ManualWorker(conn, f"w{number}")
+    manual_worker = ManualWorker(conn, f"w{number}")
     tasks: list[Any] = []
     for _ in range(turns):
         try:
-            tasks += await hand.take(4)
-            await act(conn, hand, chance, created, tasks)
+            tasks += await manual_worker.claim_tasks(4)
+            await run_random_operation(conn, manual_worker, chance, created, tasks)
         except asyncpg.PostgresError as problem:
-            if problem.sqlstate not in REFUSALS:
+            if problem.sqlstate not in EXPECTED_ERROR_CODES:
                 raise
     await conn.close()
 
@@ -102,13 +102,13 @@ async def test_a_storm_on_a_few_hot_jobs(
     await conn.execute(
         "select holdfast.put_limit('each', p_queue => 'q', p_per_key => true, p_max_running => 6)"
     )
-    created = await seed(conn, random.Random(seed_number))
-    await asyncio.gather(*(worker(url, seed_number * 100 + n, created, 60) for n in range(8)))
-    hand = ManualWorker(conn)
+    created = await submit_random_jobs(conn, random.Random(seed_number))
+    await asyncio.gather(*(run_random_worker(url, seed_number * 100 + n, created, 60) for n in range(8)))
+    manual_worker = ManualWorker(conn)
     for _ in range(200):
         await clock.advance(timedelta(minutes=20))
-        tasks = await hand.take(50)
-        await hand.exchange([build_outcome(task) for task in tasks])
+        tasks = await manual_worker.claim_tasks(50)
+        await manual_worker.finish_and_claim([build_outcome(task) for task in tasks])
         if not tasks and not await conn.fetchval(
             "select count(*) from holdfast.tasks where finished_at is null"
         ):

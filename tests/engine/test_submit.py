@@ -45,7 +45,7 @@ async def test_a_rolled_back_submit_never_existed(conn: Connection) -> None:
     new_jobs = await submit_job(conn)
     await transaction.rollback()
     assert await jobs.get_job(conn, new_jobs) is None
-    assert await ManualWorker(conn).take(5) == []
+    assert await ManualWorker(conn).claim_tasks(5) == []
 
 
 async def test_ids_are_uuid7_that_rise_and_carry_the_shard(conn: Connection) -> None:
@@ -62,13 +62,13 @@ async def test_ids_are_uuid7_that_rise_and_carry_the_shard(conn: Connection) -> 
 
 async def test_a_delayed_task_is_not_claimed_before_it_is_due(conn: Connection, clock: Clock) -> None:
     new_jobs = await submit_job(conn, delay_s=60)
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     assert await read_task_status(conn, new_jobs) == "scheduled"
-    assert await hand.take(5) == []
-    assert hand.next_s is not None
-    assert 50 < hand.next_s <= 60
+    assert await manual_worker.claim_tasks(5) == []
+    assert manual_worker.next_s is not None
+    assert 50 < manual_worker.next_s <= 60
     await clock.advance(timedelta(seconds=61))
-    assert [task.id for task in await hand.take(5)] == [new_jobs]
+    assert [task.id for task in await manual_worker.claim_tasks(5)] == [new_jobs]
 
 
 async def test_run_at_in_the_past_is_now(conn: Connection) -> None:
@@ -79,7 +79,7 @@ async def test_run_at_in_the_past_is_now(conn: Connection) -> None:
 async def test_a_task_that_did_not_start_in_time_never_starts(conn: Connection, clock: Clock) -> None:
     new_jobs = await submit_job(conn, expires_at=(datetime.now(UTC) + timedelta(minutes=5)).isoformat())
     await clock.advance(timedelta(minutes=6))
-    assert await ManualWorker(conn).take(5) == []
+    assert await ManualWorker(conn).claim_tasks(5) == []
     await run_ticks(conn)
     row = await read_task_row(conn, new_jobs)
     assert row["status"] == "cancelled"
@@ -99,8 +99,8 @@ async def test_the_same_key_with_another_body_is_refused_also_when_the_job_has_e
     await submit_job(conn, key="k", args={"a": 1})
     with expect_error("HF003", "key"):
         await submit_job(conn, key="k", args={"a": 2})
-    hand = ManualWorker(conn)
-    await hand.finish(await hand.one())
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
     with expect_error("HF003", "key"):
         await submit_job(conn, key="k", args={"a": 2})
     assert not (await jobs.submit(conn, {"type": "t", "queue": QUEUE, "key": "k", "args": {"a": 1}})).created
@@ -133,8 +133,8 @@ async def test_two_submits_with_one_key_at_once(
 async def test_a_unique_key_is_free_again_when_its_job_has_ended(conn: Connection) -> None:
     first = await submit_job(conn, unique_key="u", args={"a": 1})
     assert await submit_job(conn, unique_key="u", args={"a": 2}) == first
-    hand = ManualWorker(conn)
-    await hand.finish(await hand.one())
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
     second = await submit_job(conn, unique_key="u", args={"a": 2})
     assert second != first
     await jobs.cancel_job(conn, second)
@@ -146,9 +146,9 @@ async def test_a_unique_key_of_a_graph_is_free_again_when_it_has_ended(conn: Con
     first = await submit_graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")
     again = await submit_graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")
     assert (again.id, again.created, again.tasks) == (first.id, False, first.tasks)
-    hand = ManualWorker(conn)
-    for task in await hand.take(5):
-        await hand.finish(task)
+    manual_worker = ManualWorker(conn)
+    for task in await manual_worker.claim_tasks(5):
+        await manual_worker.finish_task(task)
     assert (await submit_graph(conn, {"name": "a"}, {"name": "b"}, unique_key="u")).created
 
 
@@ -174,7 +174,7 @@ async def test_many_jobs_are_created_in_the_given_order(conn: Connection) -> Non
         ],
     )
     assert len({each.id for each in new_jobs}) == 6
-    taken = await ManualWorker(conn).take(10)
+    taken = await ManualWorker(conn).claim_tasks(10)
     assert [task.args["n"] for task in taken] == [0, 1, 2, 4, 5]
     assert [new_jobs[n].id for n in (0, 1, 2, 4, 5)] == [task.id for task in taken]
 
@@ -208,7 +208,9 @@ async def test_a_graph_starts_with_its_roots(conn: Connection) -> None:
     assert (await read_job(conn, new_jobs.id))["counts"]["total"] == 3
 
 
-_CYCLE = {"tasks": [{"type": "t", "name": "a", "after": ["b"]}, {"type": "t", "name": "b", "after": ["a"]}]}
+_CYCLIC_JOB = {
+    "tasks": [{"type": "t", "name": "a", "after": ["b"]}, {"type": "t", "name": "b", "after": ["a"]}]
+}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ _CYCLE = {"tasks": [{"type": "t", "name": "a", "after": ["b"]}, {"type": "t", "n
             },
             "on_failure",
         ),
-        (_CYCLE, "after"),
+        (_CYCLIC_JOB, "after"),
         ({"tasks": [{"type": "t", "name": "a", "after": ["a"]}, {"type": "t", "name": "b"}]}, "after"),
         ({"tasks": [{"type": "t", "name": "a", "weight": -1}, {"type": "t", "name": "b"}]}, "weight"),
     ],
@@ -307,31 +309,31 @@ async def test_submit_works_from_a_trigger(conn: Connection) -> None:
         insert into public.orders values (1), (2);
         """
     )
-    assert [task.args for task in await ManualWorker(conn).take(5)] == [{"id": 1}, {"id": 2}]
+    assert [task.args for task in await ManualWorker(conn).claim_tasks(5)] == [{"id": 1}, {"id": 2}]
 
 
 async def test_a_debounced_job_waits_for_the_last_of_many(conn: Connection, clock: Clock) -> None:
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     first = await submit_job(conn, unique_key="u", debounce_s=10, args={"n": 1})
     for n in (2, 3):
         await clock.advance(timedelta(seconds=8))
-        assert await hand.take(5) == []
+        assert await manual_worker.claim_tasks(5) == []
         assert await submit_job(conn, unique_key="u", debounce_s=10, args={"n": n}) == first
     await clock.advance(timedelta(seconds=11))
-    task = await hand.one()
+    task = await manual_worker.claim_one_task()
     assert (task.id, task.args) == (first, {"n": 3})
     later = await submit_job(conn, unique_key="u", debounce_s=10, args={"n": 4})  # the first one has started
     assert later != first
-    await hand.finish(task)
+    await manual_worker.finish_task(task)
     assert await submit_job(conn, unique_key="u", debounce_s=10, args={"n": 5}) == later
     await clock.advance(timedelta(seconds=11))
-    assert (await hand.one()).args == {"n": 5}
+    assert (await manual_worker.claim_one_task()).args == {"n": 5}
 
 
 async def test_a_throttled_job_is_created_once_per_interval(conn: Connection, clock: Clock) -> None:
-    hand = ManualWorker(conn)
+    manual_worker = ManualWorker(conn)
     first = await submit_job(conn, unique_key="u", throttle_s=60)
-    await hand.finish(await hand.one())
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
     await clock.advance(timedelta(seconds=50))
     assert await submit_job(conn, unique_key="u", throttle_s=60) == first
     await clock.advance(timedelta(seconds=11))
@@ -350,6 +352,8 @@ async def test_a_throttled_job_is_created_once_per_interval(conn: Connection, cl
     ],
     ids=str,
 )
-async def test_bad_pauses_are_refused(conn: Connection, body: dict[str, Any], field: str) -> None:
+async def test_invalid_debounce_options_are_refused(
+    conn: Connection, body: dict[str, Any], field: str
+) -> None:
     with expect_error("HF004", field):
         await submit_job(conn, **body)

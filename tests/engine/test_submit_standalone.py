@@ -55,11 +55,11 @@ WRONG: list[Any] = [
 ]
 
 
-def body(more: dict[str, Any]) -> dict[str, Any]:
+def build_job(more: dict[str, Any]) -> dict[str, Any]:
     return {"type": "t", "queue": QUEUE, **more}
 
 
-async def kept(conn: Connection, new_jobs: UUID) -> dict[str, Any]:
+async def read_job_rows(conn: Connection, new_jobs: UUID) -> dict[str, Any]:
     """All of a job's rows that do not tell when and in which turn it was made."""
     rows = await conn.fetch(
         "select to_jsonb(t) - '{id,job_id,pos,due_at,unique_key}'::text[] as row from holdfast.tasks t"
@@ -69,62 +69,68 @@ async def kept(conn: Connection, new_jobs: UUID) -> dict[str, Any]:
     return {str(at): msgspec.json.decode(row["row"]) for at, row in enumerate(rows)}
 
 
-def shape(new_jobs: jobs.SubmitResult) -> tuple[Any, ...]:
+def get_result_shape(new_jobs: jobs.SubmitResult) -> tuple[Any, ...]:
     return new_jobs.created, new_jobs.status, sorted(new_jobs.tasks or {})
 
 
-async def output(conn: Connection, function: str, job: object) -> asyncpg.PostgresError:
+async def get_submit_error(conn: Connection, function: str, job: object) -> asyncpg.PostgresError:
     with pytest.raises(asyncpg.PostgresError) as caught:
         await conn.fetchval(f"select holdfast.{function}($1)", msgspec.json.encode(job).decode())
     return caught.value
 
 
 @pytest.mark.parametrize("more", PLAIN + NOT_PLAIN, ids=lambda more: msgspec.json.encode(more)[:40].decode())
-async def test_both_ways_make_the_same_rows(conn: Connection, more: dict[str, Any]) -> None:
+async def test_submit_standalone_inserts_the_same_rows_as_submit(
+    conn: Connection, more: dict[str, Any]
+) -> None:
     plain = await conn.fetchval(
-        "select holdfast.is_plain_single_task_job($1)", msgspec.json.encode(body(more)).decode()
+        "select holdfast.is_plain_single_task_job($1)", msgspec.json.encode(build_job(more)).decode()
     )
     assert plain == (more in PLAIN)
-    long = await jobs.submit(conn, body(more))
+    long = await jobs.submit(conn, build_job(more))
     for _ in range(2):
-        short = await jobs.submit_standalone(conn, body(more))
-        assert shape(short) == shape(long)
-        assert await kept(conn, short.id) == await kept(conn, long.id) != {}
+        short = await jobs.submit_standalone(conn, build_job(more))
+        assert get_result_shape(short) == get_result_shape(long)
+        assert await read_job_rows(conn, short.id) == await read_job_rows(conn, long.id) != {}
 
 
 @pytest.mark.parametrize("key", ["key", "unique_key"])
 async def test_keys_are_kept(conn: Connection, key: str) -> None:
-    first = await jobs.submit(conn, body({key: "a"}))
-    again = await jobs.submit_standalone(conn, body({key: "a"}))
+    first = await jobs.submit(conn, build_job({key: "a"}))
+    again = await jobs.submit_standalone(conn, build_job({key: "a"}))
     assert (again.id, again.created) == (first.id, False)
 
 
 @pytest.mark.parametrize("more", WRONG, ids=lambda more: msgspec.json.encode(more)[:40].decode())
-async def test_both_ways_refuse_the_same(conn: Connection, more: dict[str, Any]) -> None:
+async def test_submit_standalone_refuses_the_same_jobs_as_submit(
+    conn: Connection, more: dict[str, Any]
+) -> None:
     await submit_job(conn)  # the lane is there
-    long, short = [await output(conn, each, body(more)) for each in ("submit", "submit_standalone")]
+    long, short = [
+        await get_submit_error(conn, each, build_job(more)) for each in ("submit", "submit_standalone")
+    ]
     assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 1
 
 
 @pytest.mark.parametrize("job", [None, 1, "x", [], [{"type": "t"}]])
 async def test_invalid_jobs_are_refused_the_same_way(conn: Connection, job: object) -> None:
-    long, short = [await output(conn, each, job) for each in ("submit", "submit_standalone")]
+    long, short = [await get_submit_error(conn, each, job) for each in ("submit", "submit_standalone")]
     assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
 
 
-async def test_owners_who_are_counted_or_take_turns_go_the_long_way(conn: Connection) -> None:
+async def test_owners_with_quotas_or_fairness_use_plain_submit(conn: Connection) -> None:
     await submit_job(conn, owner="ann")
     await limits.set_fair_queue(conn, QUEUE)
-    new_jobs = await jobs.submit_standalone(conn, body({"owner": "ann"}))
+    new_jobs = await jobs.submit_standalone(conn, build_job({"owner": "ann"}))
     share = (
         "select l.fair_owner from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id where t.id = $1"
     )
     assert await conn.fetchval(share, new_jobs.id) == "ann"
     await quotas.put_quota(conn, "bob", operations=1)
-    await jobs.submit_standalone(conn, body({"owner": "bob", "queue": "other"}))
+    await jobs.submit_standalone(conn, build_job({"owner": "bob", "queue": "other"}))
     assert (
-        await output(conn, "submit_standalone", body({"owner": "bob", "queue": "other"}))
+        await get_submit_error(conn, "submit_standalone", build_job({"owner": "bob", "queue": "other"}))
     ).sqlstate == "HF006"
 
 
@@ -135,16 +141,16 @@ async def test_users_submit_only_public_types(conn: Connection) -> None:
         await conn.execute("set local role authenticated")
         transaction = conn.transaction()
         await transaction.start()
-        assert (await output(conn, "submit_standalone", body({}))).sqlstate == "HF005"
+        assert (await get_submit_error(conn, "submit_standalone", build_job({}))).sqlstate == "HF005"
         await transaction.rollback()
 
 
-async def test_an_old_snapshot_goes_the_long_way(conn: Connection) -> None:
+async def test_an_old_snapshot_uses_plain_submit(conn: Connection) -> None:
     await submit_job(conn)
     async with conn.transaction(isolation="repeatable_read"):
         assert not await conn.fetchval("select holdfast.is_plain_single_task_job($1)", '{"type": "t"}')
-        await jobs.submit_standalone(conn, body({}))
-    assert len(await ManualWorker(conn).take(5)) == 2
+        await jobs.submit_standalone(conn, build_job({}))
+    assert len(await ManualWorker(conn).claim_tasks(5)) == 2
 
 
 @task(queue=QUEUE, retry=RetryPolicy(retries=2))
@@ -159,20 +165,20 @@ async def test_usual_submits_of_a_client_are_plain_tasks(url: Secret, conn: Conn
         assert await conn.fetchval("select holdfast.is_plain_single_task_job($1)", text), text
 
 
-MORE_LANES = """
+INSERT_LANES = """
 insert into holdfast.lanes (policy_id, queue, type, priority, limit_key, created_at)
 select l.policy_id, l.queue, l.type, l.priority, 'k' || n, l.created_at
 from holdfast.lanes l, generate_series(1, 10000) as n
 """
-LANES_READ = """
+COUNT_READ_LANES = """
 select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_all_tables where relname = 'lanes'
 """
 
 
 async def test_one_of_ten_thousand_lanes_is_found_by_its_key(conn: Connection) -> None:
     await submit_job(conn, limit_key="k0")
-    await conn.execute(MORE_LANES)
+    await conn.execute(INSERT_LANES)
     await conn.execute("analyze holdfast.lanes")
     async with conn.transaction():
-        await jobs.submit_standalone(conn, body({"limit_key": "k7777"}))
-        assert await conn.fetchval(LANES_READ) < 10
+        await jobs.submit_standalone(conn, build_job({"limit_key": "k7777"}))
+        assert await conn.fetchval(COUNT_READ_LANES) < 10

@@ -19,7 +19,7 @@ from holdfast.worker import fetcher
 from holdfast.worker.runtime import WorkerRuntime
 
 
-class Ear:
+class WakeupListener:
     """What was said to workers, in order. A word of its own tells that nothing more is on its way."""
 
     def __init__(self, conn: Connection) -> None:
@@ -37,60 +37,60 @@ class Ear:
 
 
 @pytest.fixture
-async def ear(url: Secret) -> AsyncGenerator[Ear]:
+async def ear(url: Secret) -> AsyncGenerator[WakeupListener]:
     conn = await asyncpg.connect(url.reveal())
-    ear = Ear(conn)
+    ear = WakeupListener(conn)
     await ear.listen()
     yield ear
     await conn.close()
 
 
-async def awake(hand: ManualWorker) -> Any:
+async def awake(manual_worker: ManualWorker) -> Any:
     """A worker that found something."""
-    await submit_job(hand.conn, queue=hand.queues[0])
-    return await hand.one()
+    await submit_job(manual_worker.conn, queue=manual_worker.queues[0])
+    return await manual_worker.claim_one_task()
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
 async def test_a_worker_that_falls_asleep_before_the_commit_is_notified(
-    conn: Connection, second: Connection, ear: Ear, isolation: Any
+    conn: Connection, second: Connection, ear: WakeupListener, isolation: Any
 ) -> None:
-    hand = ManualWorker(conn)
-    await awake(hand)
+    manual_worker = ManualWorker(conn)
+    await awake(manual_worker)
     await ear.received()
     async with second.transaction(isolation=isolation):
         created = await submit_job(second)  # nobody sleeps now
-        assert await hand.take(5) == []  # and now somebody does
+        assert await manual_worker.claim_tasks(5) == []  # and now somebody does
         assert await ear.received() == []
     assert await ear.received() == [QUEUE]
-    assert [t.id for t in await hand.take(5)] == [created]
+    assert [t.id for t in await manual_worker.claim_tasks(5)] == [created]
 
 
 async def test_a_worker_that_is_awake_at_the_commit_is_not_notified(
-    conn: Connection, second: Connection, ear: Ear
+    conn: Connection, second: Connection, ear: WakeupListener
 ) -> None:
-    hand = ManualWorker(conn)
-    assert await hand.take(5) == []
+    manual_worker = ManualWorker(conn)
+    assert await manual_worker.claim_tasks(5) == []
     async with second.transaction():
         await submit_job(second)  # somebody sleeps now
         await ear.received()
         other = await submit_job(conn)
-        assert [t.id for t in await hand.take(1)] == [other]  # and wakes up
+        assert [t.id for t in await manual_worker.claim_tasks(1)] == [other]  # and wakes up
         await ear.received()
     assert await ear.received() == []
 
 
 async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
-    conn: Connection, second: Connection, ear: Ear
+    conn: Connection, second: Connection, ear: WakeupListener
 ) -> None:
-    hand = ManualWorker(conn)
-    await awake(hand)
+    manual_worker = ManualWorker(conn)
+    await awake(manual_worker)
     await ear.received()
     body = {"type": "t", "queue": QUEUE}
     await jobs.submit_standalone(second, body)  # nobody sleeps
     assert await ear.received() == []
-    assert len(await hand.take(5)) == 1
-    assert await hand.take(5) == []
+    assert len(await manual_worker.claim_tasks(5)) == 1
+    assert await manual_worker.claim_tasks(5) == []
     await jobs.submit(second, {**body, "queue": "other"})
     for _ in range(2):
         await jobs.submit_standalone(second, {**body, "queue": "other"})
@@ -100,8 +100,10 @@ async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
     assert await ear.received() == [QUEUE, QUEUE]
 
 
-async def test_a_transaction_notifies_once_per_queue(conn: Connection, second: Connection, ear: Ear) -> None:
-    assert await ManualWorker(conn, queues=[QUEUE, "other"]).take(5) == []
+async def test_a_transaction_notifies_once_per_queue(
+    conn: Connection, second: Connection, ear: WakeupListener
+) -> None:
+    assert await ManualWorker(conn, queues=[QUEUE, "other"]).claim_tasks(5) == []
     async with second.transaction():
         for n in range(20):
             await submit_job(second, queue=QUEUE if n % 2 else "other")
@@ -114,10 +116,10 @@ async def test_a_transaction_notifies_once_per_queue(conn: Connection, second: C
 
 
 async def test_a_rollback_wakes_no_worker_and_hides_no_task(
-    conn: Connection, second: Connection, ear: Ear
+    conn: Connection, second: Connection, ear: WakeupListener
 ) -> None:
-    hand = ManualWorker(conn)
-    assert await hand.take(5) == []
+    manual_worker = ManualWorker(conn)
+    assert await manual_worker.claim_tasks(5) == []
     for kept in (False, True):
         async with second.transaction():
             undone = second.transaction()
@@ -129,16 +131,18 @@ async def test_a_rollback_wakes_no_worker_and_hides_no_task(
         assert await ear.received() == ([QUEUE] if kept else [])
 
 
-async def test_a_task_released_in_a_long_transaction(conn: Connection, second: Connection, ear: Ear) -> None:
-    hand = ManualWorker(conn)
-    task = await awake(hand)
+async def test_a_task_released_in_a_long_transaction(
+    conn: Connection, second: Connection, ear: WakeupListener
+) -> None:
+    manual_worker = ManualWorker(conn)
+    task = await awake(manual_worker)
     await ear.received()
     async with second.transaction():
         answer = await leases.finish_and_claim(
             second, worker="hand", outcomes=[build_outcome(task, "release")], slots=0, queues=[QUEUE]
         )
         assert list(answer.answers) == ["ok"]
-        assert await hand.take(5) == []
+        assert await manual_worker.claim_tasks(5) == []
     assert QUEUE in await ear.received()
 
 

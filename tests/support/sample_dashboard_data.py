@@ -116,7 +116,7 @@ async def send_worker_heartbeats(conn: Connection) -> None:
     for n, (queues, running, lag) in enumerate(
         [(["browser", "default"], 6, 4), (["ai", "default"], 2, 31)], 1
     ):
-        await ManualWorker(conn, f"worker-{n}", queues).take(0)
+        await ManualWorker(conn, f"worker-{n}", queues).claim_tasks(0)
         about = {
             "host": f"host-{n + 6}",
             "pid": 4100 + n,
@@ -132,7 +132,7 @@ async def send_worker_heartbeats(conn: Connection) -> None:
         await conn.execute(
             "update holdfast.workers set types = $2 where name = $1", f"worker-{n}", types[: 7 - n]
         )
-    await ManualWorker(conn, "worker-3", ["browser"]).take(0)
+    await ManualWorker(conn, "worker-3", ["browser"]).claim_tasks(0)
     await conn.execute(
         "update holdfast.workers set seen_at = seen_at - interval '5 minutes' where name = 'worker-3'"
     )
@@ -162,9 +162,9 @@ async def _create_graph_job(conn: Connection) -> UUID:
             ],
         },
     )
-    hand = ManualWorker(conn, "worker-1", ["browser"])
+    manual_worker = ManualWorker(conn, "worker-1", ["browser"])
     for kind in ("succeed", "fail", "succeed"):
-        for task in await hand.take(1):
+        for task in await manual_worker.claim_tasks(1):
             await conn.execute("select pg_sleep(0.05)")
             body = (
                 {
@@ -176,10 +176,12 @@ async def _create_graph_job(conn: Connection) -> UUID:
                 if kind == "fail"
                 else {"key": "shot.png"}
             )
-            await hand.exchange([build_outcome(task, kind, body)])
-    for task in await hand.take(2):
+            await manual_worker.finish_and_claim([build_outcome(task, kind, body)])
+    for task in await manual_worker.claim_tasks(2):
         progress = json.dumps({str(task.id): {"percent": 62, "phase": "ocr", "message": "page 31 of 50"}})
-        await conn.execute("select holdfast.save_progress($1, $2, holdfast.now())", progress, [task.id])
+        await conn.execute(
+            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
+        )
     return job.id
 
 
@@ -195,13 +197,13 @@ async def _create_failed_jobs(conn: Connection, rng: random.Random) -> list[UUID
         for n in range(24)
     ]
     submitted = await jobs.submit_many(conn, bodies)
-    hand = ManualWorker(conn, "worker-1", ["browser"])
+    manual_worker = ManualWorker(conn, "worker-1", ["browser"])
     names = list(ERRORS)
-    for n, task in enumerate(await hand.take(24, types=["screenshot"])):
+    for n, task in enumerate(await manual_worker.claim_tasks(24, types=["screenshot"])):
         name = names[0] if n < 14 else names[n % 3]
         message, cause = ERRORS[name]
         error = {"type": name, "message": message, "traceback": TRACEBACK, "fingerprint": cause}
-        await hand.exchange([build_outcome(task, "fail", error)])
+        await manual_worker.finish_and_claim([build_outcome(task, "fail", error)])
     return [job.id for job in submitted]
 
 
@@ -217,28 +219,32 @@ async def _create_finished_jobs(conn: Connection, rng: random.Random) -> None:
         for n in range(30)
     ]
     await jobs.submit_many(conn, bodies)
-    hand = ManualWorker(conn, "worker-2", ["default"])
-    tasks = await hand.take(30)
-    await hand.exchange([build_outcome(task, "succeed", {"key": "out.pdf"}) for task in tasks])
+    manual_worker = ManualWorker(conn, "worker-2", ["default"])
+    tasks = await manual_worker.claim_tasks(30)
+    await manual_worker.finish_and_claim(
+        [build_outcome(task, "succeed", {"key": "out.pdf"}) for task in tasks]
+    )
 
 
 async def _create_running_job(conn: Connection) -> UUID:
     job = await jobs.submit(
         conn, {"type": "export", "queue": "default", "owner": "acme", "args": {"document": "annual.typ"}}
     )
-    hand = ManualWorker(conn, "worker-2", ["default"])
-    for task in await hand.take(1):
+    manual_worker = ManualWorker(conn, "worker-2", ["default"])
+    for task in await manual_worker.claim_tasks(1):
         progress = json.dumps(
             {str(task.id): {"percent": 41.5, "phase": "typeset", "message": "chapter 4 of 9"}}
         )
-        await conn.execute("select holdfast.save_progress($1, $2, holdfast.now())", progress, [task.id])
+        await conn.execute(
+            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
+        )
     retrying = await jobs.submit(
         conn, {"type": "caption", "queue": "ai", "owner": "acme", "args": {"image": "shot.png"}}
     )
     ai = ManualWorker(conn, "worker-2", ["ai"])
-    for task in await ai.take(1, types=["caption"]):
+    for task in await ai.claim_tasks(1, types=["caption"]):
         if task.id == retrying.id:
-            await ai.exchange(
+            await ai.finish_and_claim(
                 [build_outcome(task, "fail", {"type": "RateLimited", "message": "429 from the provider"})]
             )
     return job.id
@@ -274,9 +280,9 @@ async def _create_batch(conn: Connection) -> UUID:
         conn,
         [{"type": "export", "queue": "default", "batch": str(batch), "owner": "acme"} for _ in range(20)],
     )
-    hand = ManualWorker(conn, "worker-2", ["default"])
-    tasks = await hand.take(13)
-    await hand.exchange([build_outcome(task) for task in tasks])
+    manual_worker = ManualWorker(conn, "worker-2", ["default"])
+    tasks = await manual_worker.claim_tasks(13)
+    await manual_worker.finish_and_claim([build_outcome(task) for task in tasks])
     await jobs.close_batch(conn, batch)
     return batch
 

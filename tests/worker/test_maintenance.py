@@ -78,13 +78,13 @@ async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
 @pytest.mark.usefixtures("idler")
 async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) -> None:
     created = [await submit_job(conn) for _ in range(12)]  # more than the first stage
-    hand = ManualWorker(conn)
-    for each in await hand.take(12):
-        await hand.finish(each, "reject", {"type": "E", "message": "m"})
+    manual_worker = ManualWorker(conn)
+    for each in await manual_worker.claim_tasks(12):
+        await manual_worker.finish_task(each, "reject", {"type": "E", "message": "m"})
     bulk = await bulk_actions.start_bulk_action(conn, "retry", "state:failed", by="ann", reason="try again")
     await wait_until(lambda: conn.fetchval("select done = 10 from holdfast.bulk_actions"))
-    for each in await hand.take(12):
-        await hand.finish(each)
+    for each in await manual_worker.claim_tasks(12):
+        await manual_worker.finish_task(each)
 
     async def done() -> bool:
         rows = await bulk_actions.get_bulk_action(conn, bulk)

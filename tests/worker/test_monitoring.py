@@ -78,7 +78,7 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     counter = Counter("c_total", "Many.", ("name",))
     for number in range(MAX_SERIES_PER_METRIC + 500):
         counter.add(str(number))
-    lines = list(counter.lines())
+    lines = list(counter.format_lines())
     assert len(lines) == MAX_SERIES_PER_METRIC + 3
     assert 'c_total{name="(other)"} 500' in lines
 
@@ -95,7 +95,7 @@ def test_counting_from_many_threads_loses_nothing() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert "c_total 8000" in list(counter.lines())
+    assert "c_total 8000" in list(counter.format_lines())
 
 
 def test_events_become_numbers() -> None:
@@ -122,13 +122,13 @@ def test_events_become_numbers() -> None:
 class Slow:
     """A worker in a bad state."""
 
-    def late(self) -> float:
+    def get_seconds_since_loop_ran(self) -> float:
         return 45.0
 
-    def unready(self) -> str | None:
+    def find_unready_reason(self) -> str | None:
         return "the database is away"
 
-    def describe(self) -> dict[str, Any]:
+    def build_status(self) -> dict[str, Any]:
         return {"blocked": {"name": "sums"}}
 
 

@@ -101,7 +101,7 @@ async def test_a_worker_obeys_the_database(hard: Workers, client: Client, conn: 
     await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
     (name,) = await names(conn)
     assert await leases.set_worker_command(conn, name, "drain")
-    await wait_until(lambda: conn.fetchval("select about is not null from holdfast.workers"), within=SOON)
+    await wait_until(lambda: conn.fetchval("select report is not null from holdfast.workers"), within=SOON)
     stopping = await hard.start()
     await wait_until(lambda: _two(conn), within=SOON)
     (other,) = [each for each in await names(conn) if each != name]

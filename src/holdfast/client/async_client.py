@@ -20,7 +20,7 @@ from holdfast.settings import Settings
 
 
 class AsyncClient(JobSubmission):
-    """The asynchronous methods of a client, and its parts. `Client` adds the blocking ones."""
+    """The asynchronous methods of a client. `Client` adds the blocking methods."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class AsyncClient(JobSubmission):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the client: those it was created with, or those of the environment."""
+        """The client's settings: passed to the client, or read from the environment."""
         return self._connections.settings
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
@@ -57,7 +57,7 @@ class AsyncClient(JobSubmission):
         return self._connections.transaction()
 
     async def close(self) -> None:
-        """Close the connections of the running event loop. The next call opens new ones.
+        """Close the connections of the running event loop. The next call opens new connections.
 
         Connections are also closed with their event loop. `client.blocking.close()` closes those of
         `client.blocking`.
@@ -72,16 +72,16 @@ class AsyncClient(JobSubmission):
         await self.close()
 
     async def pause_queue(self, queue: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Stop workers from claiming tasks of a queue until it is resumed. Running tasks continue."""
+        """Pause a queue: workers claim none of its tasks until you resume it. Running tasks continue."""
         async with self._connections.connection() as connection:
             await pause_queue(connection, queue, reason=reason, by=by)
 
     async def resume_queue(self, queue: str) -> bool:
-        """Let workers claim tasks of a paused queue again. Return False if it was not paused."""
+        """Resume a paused queue. Return False if the queue was not paused."""
         async with self._connections.connection() as connection:
             return await resume_queue(connection, queue)
 
 
 async def open_client_database(client: AsyncClient) -> Database:
-    """Return the client's connection pool of the running event loop, for the worker and the server."""
+    """Return the client's connection pool for the running event loop."""
     return await client._connections.open_database()  # pyright: ignore[reportPrivateUsage]

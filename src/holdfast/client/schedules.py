@@ -47,7 +47,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Schedules:
-    """The schedules of the database."""
+    """`client.schedules`: create, change, pause and delete schedules."""
 
     def __init__(self, connections: ClientConnections, jobs: JobOperations) -> None:
         self._connections = connections
@@ -56,7 +56,7 @@ class Schedules:
     async def create(
         self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
     ) -> StoredSchedule:
-        """Create a schedule. Raise ConflictError if a schedule of this name exists."""
+        """Create a schedule. Raise ConflictError if a schedule with this name exists."""
         request = _build_schedule(work, options).build_request()
         async with self._connections.connection() as connection:
             return await schedules.create_schedule(connection, request)
@@ -64,7 +64,10 @@ class Schedules:
     async def put(
         self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
     ) -> StoredSchedule:
-        """Create a schedule, or change the schedule of this name. `change` in the result says which."""
+        """Create a schedule, or change the schedule with this name.
+
+        `change` in the result says which of both happened.
+        """
         request = _build_schedule(work, options).build_request()
         async with self._connections.connection() as connection:
             return await schedules.put_schedule(connection, request)
@@ -83,12 +86,12 @@ class Schedules:
                     return rows
 
     async def get(self, name: str) -> StoredSchedule:
-        """Return one schedule. Raise NotFoundError if it does not exist."""
+        """Return one schedule. Raise NotFoundError if the schedule does not exist."""
         async with self._connections.connection() as connection:
             return await schedules.get_schedule(connection, name)
 
     async def pause(self, name: str, *, by: str | None = None) -> bool:
-        """Stop the runs of a schedule. Return False if it was paused already.
+        """Pause a schedule. Return False if the schedule was paused already.
 
         Runs that fall due while a schedule is paused are not made up for.
         """
@@ -96,23 +99,23 @@ class Schedules:
             return await schedules.pause_schedule(connection, name, by)
 
     async def resume(self, name: str) -> bool:
-        """Let a paused schedule run again. Return False if it was not paused."""
+        """Resume a paused schedule. Return False if the schedule was not paused."""
         async with self._connections.connection() as connection:
             return await schedules.resume_schedule(connection, name)
 
     async def delete(self, name: str) -> bool:
-        """Delete a schedule. Return False if it does not exist."""
+        """Delete a schedule. Return False if the schedule does not exist."""
         async with self._connections.connection() as connection:
             return await schedules.delete_schedule(connection, name)
 
     async def run_now(self, name: str) -> JobHandle[Any]:
-        """Submit the work of a schedule at once, in addition to its set times. It may be paused."""
+        """Submit the work of a schedule now, even if the schedule is paused."""
         async with self._connections.connection() as connection:
             submitted = await schedules.run_schedule(connection, name)
         return JobHandle(self._jobs, submitted.id, Any, created=submitted.created)
 
     async def preview(self, name: str, count: int = 10) -> builtins.list[datetime]:
-        """Return the next times of a schedule, as if it were not paused."""
+        """Return the next run times of a schedule, as if the schedule were not paused."""
         async with self._connections.connection() as connection:
             return await schedules.preview_schedule(connection, name, count)
 
@@ -125,7 +128,7 @@ class Schedules:
         count: int = 10,
         after: datetime | None = None,
     ) -> builtins.list[datetime]:
-        """Return the times of a cron expression or an interval, before you store it as a schedule."""
+        """Return the next run times of a cron expression or an interval, without storing a schedule."""
         if every is not None:
             check_duration(every, "every")
         every_s = None if every is None else every.total_seconds()

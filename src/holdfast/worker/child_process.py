@@ -55,12 +55,12 @@ STOP_GRACE_BY_REASON_S: Final = {
     STOP_REASON_UNRENEWED: 0.5,
 }
 ALLOWED_GATEWAY_METHODS: Final = frozenset(
-    {"report", "get_step_results", "save_step_result", "add_tasks", "submit"}
+    {"report_progress", "get_step_results", "save_step_result", "add_child_tasks", "submit_detached_job"}
 )
 
 
 class ChildDiedError(Exception):
-    """The child process is gone: it crashed, or the worker killed it."""
+    """A child process crashed, or the worker killed the process."""
 
     def __init__(
         self, reason: str, peak_bytes: int, lines: Sequence[str], *, max_bytes: int | None = None
@@ -72,7 +72,7 @@ class ChildDiedError(Exception):
         self.max_bytes = max_bytes
 
     def to_outcome(self, attempt: Attempt, *, started: bool) -> TaskOutcome | None:
-        """Return the crash of the task, or the outcome of its stop if the worker killed the child."""
+        """Return a crash outcome, or the stop outcome if the worker killed the child process."""
         if attempt.stop_reason is not None:
             return build_stop_outcome(attempt, detail=", did not stop, and was killed")
         if not started:
@@ -125,7 +125,7 @@ class ChildProcess:
         self.task_count = 0
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return not self._exit_reason.done()
 
     @property
@@ -133,7 +133,7 @@ class ChildProcess:
         return cast("subprocess.Popen[bytes]", self._process).pid
 
     async def start(self) -> None:
-        """Start the process and wait until its application is imported and its lifespan is open.
+        """Start the child process and wait until the application is imported and its lifespan is open.
 
         Raises ChildDiedError when it exits or takes too long.
         """
@@ -150,10 +150,10 @@ class ChildProcess:
                 start_new_session=True,
             )
         self._socket = ours
-        self._loop.add_reader(ours, self._read)
+        self._loop.add_reader(ours, self._read_frames)
         for work in (self._wait_for_exit, self._collect_output_lines):
             threading.Thread(target=work, name=f"child-{self.pid}", daemon=True).start()
-        self._send_message(b"S", self._build_start_message())
+        self._send_struct(b"S", self._build_start_message())
         telemetry.emit("worker.child_started", worker=os.getpid(), pid=self.pid)
         await self._wait_while_alive(self._ready, CHILD_START_TIMEOUT_S)
         if not self._ready.done():
@@ -172,24 +172,24 @@ class ChildProcess:
         )
 
     async def _wait_while_alive(self, future: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-        """Wait until the future is done or the process is gone."""
+        """Wait until the future is done or the child process has exited."""
         both: set[asyncio.Future[Any]] = {future, self._exit_reason}
         await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
-    async def run(self, attempt: Attempt) -> TaskOutcome | None:
-        """Run one task in the process and return its outcome. Raises ChildDiedError when the process dies."""
+    async def run_attempt(self, attempt: Attempt) -> TaskOutcome | None:
+        """Run one attempt in the child process. Raise ChildDiedError if the process dies."""
         self.task_count += 1
         self._attempt, self._report = attempt, self._loop.create_future()
         self._peak_bytes, self._exceeded_bytes = 0, None
-        attempt.on_stop = self.stop
+        attempt.on_stop = self.stop_task
         deadline = cast("TaskContext", attempt.context).deadline
-        self._send_message(b"T", TaskAssignment(claimed=attempt.claimed, deadline=deadline))
+        self._send_struct(b"T", TaskAssignment(claimed=attempt.claimed, deadline=deadline))
         watcher = asyncio.create_task(self._watch_memory(attempt.task.memory))
         try:
             await self._wait_while_alive(self._report)
             if not self._report.done():
                 raise self._build_died_error(await self._exit_reason)
-            return self._read_report(attempt, self._report.result())
+            return self._convert_report(attempt, self._report.result())
         finally:
             watcher.cancel()
             self._attempt = None
@@ -197,18 +197,18 @@ class ChildProcess:
                 self._kill_timer.cancel()
                 self._kill_timer = None
 
-    def _read_report(self, attempt: Attempt, report: TaskReport) -> TaskOutcome | None:
+    def _convert_report(self, attempt: Attempt, report: TaskReport) -> TaskOutcome | None:
         if report.completed and attempt.context is not None:
             attempt.context.completed = True
         return None if report.kind is None else TaskOutcome(report.kind, report.body, report.error)
 
-    def stop(self, reason: str) -> None:
-        """Ask the task to stop; kill the process if it does not in time."""
+    def stop_task(self, reason: str) -> None:
+        """Ask the running task to stop. Kill the child process if the task does not stop in time."""
         grace_s = STOP_GRACE_BY_REASON_S.get(reason, 0.0)
         if self._attempt is not None and reason == STOP_REASON_UNRENEWED:
             grace_s = min(grace_s, self._attempt.claimed.lease_s * 0.05)
         if grace_s > 0:
-            self._send(b"X", reason.encode())
+            self._send_frame(b"X", reason.encode())
         if self._kill_timer is None:
             self._kill_timer = self._loop.call_later(grace_s, self.kill)
 
@@ -217,11 +217,11 @@ class ChildProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # with the processes that it started
 
-    async def end(self) -> None:
-        """Ask the process to exit; kill it if it does not in time."""
+    async def end_process(self) -> None:
+        """Ask the child process to exit. Kill the process if it does not exit in time."""
         if self._process is None:
             return
-        self._send(b"Q", b"")
+        self._send_frame(b"Q", b"")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CHILD_EXIT_TIMEOUT_S):
                 await asyncio.shield(self._exit_reason)
@@ -230,7 +230,7 @@ class ChildProcess:
 
     # Messages from the child
 
-    def _read(self) -> None:
+    def _read_frames(self) -> None:
         connection = cast("socket.socket", self._socket)
         try:
             received = connection.recv(1 << 20)
@@ -261,12 +261,12 @@ class ChildProcess:
             context.log(line.message, level=line.level, **line.fields)  # type: ignore[arg-type]
         elif kind == b"D" and context is not None:
             request = msgspec.msgpack.decode(body, type=GatewayRequest)
-            handling = asyncio.create_task(self._handle_request(context, request))
+            handling = asyncio.create_task(self._handle_gateway_request(context, request))
             self._requests.add(handling)
             handling.add_done_callback(self._requests.discard)
 
-    async def _handle_request(self, context: TaskContext, request: GatewayRequest) -> None:
-        """Call the engine gateway for the code in the child, with the worker's connections."""
+    async def _handle_gateway_request(self, context: TaskContext, request: GatewayRequest) -> None:
+        """Call the engine for a request from the child process, and send the response."""
         try:
             if (
                 request.method not in ALLOWED_GATEWAY_METHODS
@@ -278,13 +278,16 @@ class ChildProcess:
             response = GatewayResponse(number=request.number, value=convert_ids_to_text(value))
         except Exception as error:
             response = GatewayResponse(number=request.number, error=TransferredError.from_exception(error))
-        self._send_message(b"A", response)
+        self._send_struct(b"A", response)
 
-    def _send_message(self, kind: bytes, message: msgspec.Struct) -> None:
-        self._send(kind, msgspec.msgpack.encode(message))
+    def _send_struct(self, kind: bytes, message: msgspec.Struct) -> None:
+        self._send_frame(kind, msgspec.msgpack.encode(message))
 
-    def _send(self, kind: bytes, body: bytes) -> None:
-        """Send a frame and wait for it. A live child always reads, in a thread of its own."""
+    def _send_frame(self, kind: bytes, body: bytes) -> None:
+        """Send a frame to the child process and wait until the frame is sent.
+
+        A live child always reads, in a thread of its own.
+        """
         connection = cast("socket.socket", self._socket)
         message = encode_frame(kind, body)
         with contextlib.suppress(OSError):
@@ -344,7 +347,7 @@ class ChildProcess:
 
 
 def _convert_settings_to_text(settings: Settings) -> dict[str, str]:
-    """Convert settings to the text that a child parses. The database URL is sent by itself."""
+    """Convert settings, without the database URL, to the text that a child process parses."""
     texts: dict[str, str] = {}
     for name in settings.__dataclass_fields__:
         value: object = getattr(settings, name)

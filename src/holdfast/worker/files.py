@@ -39,7 +39,10 @@ _log = logging.getLogger("holdfast.worker")
 
 
 class TaskFiles:
-    """The files of all tasks of a worker. The object store is opened when the first task needs it."""
+    """Stores and opens the files of a worker's tasks, and deletes files that are not needed.
+
+    The object store is opened when the first task needs it.
+    """
 
     def __init__(self, database: Database, store: ObjectStore | None = None) -> None:
         self._database = database
@@ -51,7 +54,7 @@ class TaskFiles:
             self._store = open_store(self._database.settings)
         return self._store
 
-    async def save(
+    async def save_file(
         self,
         lease: Lease,
         name: str,
@@ -92,7 +95,7 @@ class TaskFiles:
         return recorded
 
     @asynccontextmanager
-    async def open(self, lease: Lease, artifact: Artifact | str) -> AsyncGenerator[FileReader]:
+    async def open_file(self, lease: Lease, artifact: Artifact | str) -> AsyncGenerator[FileReader]:
         if isinstance(artifact, str):
             async with self._database.connection() as connection:
                 named = await artifacts.find_artifact_by_name(connection, lease, artifact)
@@ -105,16 +108,16 @@ class TaskFiles:
     async def try_sweep_files(self) -> None:
         """Delete files that are no longer needed. If the store fails, the next call tries again."""
         try:
-            await self.sweep()
+            await self.sweep_files()
         except (StorageError, SettingsError) as error:
             _log.warning("files could not be swept: %s", error)
 
-    async def sweep(self) -> artifacts.ArtifactSweepResult:
+    async def sweep_files(self) -> artifacts.ArtifactSweepResult:
         """Delete expired files and files of attempts that did not succeed."""
-        swept = await artifacts.sweep_artifacts(self._database, self._delete)
+        swept = await artifacts.sweep_artifacts(self._database, self._delete_objects)
         if swept.deleted:
             telemetry.emit("files.swept", deleted=swept.deleted, expired=swept.expired, lost=swept.lost)
         return swept
 
-    async def _delete(self, keys: Sequence[str]) -> None:
+    async def _delete_objects(self, keys: Sequence[str]) -> None:
         await self.store.delete(keys)

@@ -18,7 +18,7 @@ from holdfast.model import Json
 
 
 class EngineGateway(Protocol):
-    """Requests of a running task. `loop` is the event loop on which they must be awaited."""
+    """The calls to the engine that a running task can make. Await them on `loop`."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -59,7 +59,7 @@ class DatabaseGateway:
             return await leases.add_tasks(connection, lease, tasks)
 
     async def submit_detached_job(self, lease: Lease, job: bytes) -> UUID:
-        """Submit a separate job, only while the lease is held."""
+        """Submit a separate job, if the task's lease is still held."""
         async with self._database.transaction() as connection:
             await leases.assert_lease(connection, lease)
             return (await jobs.submit(connection, job)).id

@@ -40,14 +40,17 @@ def collect_saved_files() -> Generator[list[str]]:
 
 
 def add_saved_file(file_id: UUID) -> None:
-    """Assign a saved file to the running step, if there is one."""
+    """Assign a saved file to the step that is running, if any."""
     file_ids = _saved_file_ids.get()
     if file_ids is not None:
         file_ids.append(str(file_id))
 
 
 class StepStore:
-    """The stored steps of one task, loaded when the first one is needed."""
+    """The stored step results of one task.
+
+    They are loaded when the first result is needed.
+    """
 
     def __init__(self, gateway: EngineGateway, lease: Lease) -> None:
         self._gateway = gateway
@@ -55,15 +58,15 @@ class StepStore:
         self._results: dict[str, Json] | None = {} if lease.attempt == 1 else None
         self._load_lock = asyncio.Lock()
 
-    async def load(self, name: str) -> tuple[bool, Json]:
-        """Return whether the step is stored, and its result."""
+    async def load_result(self, name: str) -> tuple[bool, Json]:
+        """Return whether the result of a step is stored, and the result."""
         _check_step_name(name)
         async with self._load_lock:
             if self._results is None:
                 self._results = await self._gateway.get_step_results(self._lease)
         return name in self._results, self._results.get(name)
 
-    async def save(self, name: str, result: object, file_ids: Sequence[str] = ()) -> Json:
+    async def save_result(self, name: str, result: object, file_ids: Sequence[str] = ()) -> Json:
         """Store the result of a step with its files.
 
         Returns the stored result, which is the first one saved.

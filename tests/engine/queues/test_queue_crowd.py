@@ -18,7 +18,7 @@ SENDERS, READERS, TURNS, PATIENCE = 3, 4, 60, 60
 
 
 @dataclass
-class Ledger:
+class MessageLedger:
     sent: set[int] = field(default_factory=set[int])
     done: set[int] = field(default_factory=set[int])
     senders: int = SENDERS
@@ -32,7 +32,7 @@ class Ledger:
         return self.senders == 0 and self.done == self.sent
 
 
-async def sender(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
+async def send_random_messages(conn: Connection, ledger: MessageLedger, draw: random.Random) -> None:
     for _ in range(TURNS):
         transaction = conn.transaction()
         await transaction.start()
@@ -49,7 +49,7 @@ async def sender(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
     ledger.senders -= 1
 
 
-async def reader(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
+async def read_random_messages(conn: Connection, ledger: MessageLedger, draw: random.Random) -> None:
     until = time.monotonic() + PATIENCE
     while not ledger.over:
         assert time.monotonic() < until, f"{len(ledger.sent - ledger.done)} messages are missing"
@@ -76,18 +76,18 @@ async def reader(conn: Connection, ledger: Ledger, draw: random.Random) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_crowd_loses_nothing_and_finishes_nothing_twice(
+async def test_concurrent_readers_lose_and_repeat_no_message(
     url: Secret, conn: Connection, seed: int
 ) -> None:
     await create_queue(conn)
-    ledger = Ledger()
+    ledger = MessageLedger()
     crowd = [await asyncpg.connect(url.reveal()) for _ in range(SENDERS + READERS)]
     old = conn.transaction(isolation="repeatable_read")  # and an old snapshot all the while
     await old.start()
     await count_rows(conn, "q_q")
     async with asyncio.TaskGroup() as group:
         for place, each in enumerate(crowd):
-            work = sender if place < SENDERS else reader
+            work = send_random_messages if place < SENDERS else read_random_messages
             group.create_task(work(each, ledger, random.Random(seed * 100 + place)))
     await old.rollback()
     assert ledger.done == ledger.sent

@@ -14,7 +14,7 @@ from holdfast.engine.connection import Connection
 from holdfast.testing import wait_until
 
 
-async def hints(conn: Connection) -> tuple[int, int]:
+async def read_hints(conn: Connection) -> tuple[int, int]:
     """Cursor and floor."""
     rows = [
         await conn.fetchval(f"select coalesce(pg_sequence_last_value('pgmq.{letter}_q'::regclass), 0)")
@@ -23,32 +23,32 @@ async def hints(conn: Connection) -> tuple[int, int]:
     return rows[0], rows[1]
 
 
-async def consume(conn: Connection, messages: int, batch: int = 100) -> None:
+async def read_and_delete_messages(conn: Connection, messages: int, batch: int = 100) -> None:
     for _ in range(messages // batch):
         ids = await read_ids(conn, batch)
         assert len(ids) == batch
         await conn.fetch("select pgmq.delete('q', $1::bigint[])", ids)
 
 
-async def settled(conn: Connection, above: int) -> None:
+async def wait_for_floor_above(conn: Connection, above: int) -> None:
     """Read and delete until the floor has moved above an id."""
 
     async def step() -> bool:
         await send_messages(conn, 10)
-        await consume(conn, 10, 10)
-        return (await hints(conn))[1] > above
+        await read_and_delete_messages(conn, 10, 10)
+        return (await read_hints(conn))[1] > above
 
     await wait_until(step, what="the floor moves")
 
 
-async def found_soon(conn: Connection, expected: int, within: float = 5) -> None:
+async def wait_for_readable_message(conn: Connection, expected: int, within: float = 5) -> None:
     async def look() -> bool:
         return expected in await read_ids(conn, 5)
 
     await wait_until(look, within=timedelta(seconds=within), what=f"message {expected} is found")
 
 
-async def visited(conn: Connection, qty: int = 10) -> int:
+async def count_read_blocks(conn: Connection, qty: int = 10) -> int:
     """Blocks that one read touches: the honest measure of what it walks over."""
     plan = await conn.fetchval(
         f"explain (analyze, buffers, format json) select * from pgmq.read('q', 60, {qty})"
@@ -60,11 +60,11 @@ async def visited(conn: Connection, qty: int = 10) -> int:
 async def test_cursor_and_floor_follow_what_is_consumed(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 3000)
-    await consume(conn, 2000)
-    cursor, floor = await hints(conn)
+    await read_and_delete_messages(conn, 2000)
+    cursor, floor = await read_hints(conn)
     assert 1900 <= cursor <= 2001
     assert floor <= cursor
-    await settled(conn, 2000)
+    await wait_for_floor_above(conn, 2000)
 
 
 async def test_reads_do_not_walk_over_what_an_old_snapshot_keeps(
@@ -74,10 +74,10 @@ async def test_reads_do_not_walk_over_what_an_old_snapshot_keeps(
     await send_messages(conn, 6000)
     async with second.transaction(isolation="repeatable_read"):
         await second.fetchval("select count(*) from pgmq.q_q")
-        await consume(conn, 1000)
-        early = min([await visited(conn) for _ in range(5)])
-        await consume(conn, 4000)
-        late = min([await visited(conn) for _ in range(5)])
+        await read_and_delete_messages(conn, 1000)
+        early = min([await count_read_blocks(conn) for _ in range(5)])
+        await read_and_delete_messages(conn, 4000)
+        late = min([await count_read_blocks(conn) for _ in range(5)])
         assert late < early + 200  # without the cursor: some 5000 more
         assert await second.fetchval("select count(*) from pgmq.q_q") == 6000
 
@@ -86,7 +86,7 @@ async def test_reads_do_not_walk_over_thousands_in_flight(conn: Connection) -> N
     await create_queue(conn)
     await send_messages(conn, 6000)
     await read_ids(conn, 5000, 3600)
-    costs = [await visited(conn) for _ in range(5)]
+    costs = [await count_read_blocks(conn) for _ in range(5)]
     assert min(costs) < 600
 
 
@@ -111,7 +111,7 @@ async def test_a_vt_set_into_the_past_by_hand_is_found(conn: Connection) -> None
         pass
     assert await read_ids(conn) == []
     await conn.execute("update pgmq.q_q set vt = '1970-01-01' where msg_id = 77")
-    await found_soon(conn, 77)
+    await wait_for_readable_message(conn, 77)
 
 
 async def test_a_vt_set_while_another_session_sweeps_is_found(conn: Connection, second: Connection) -> None:
@@ -124,7 +124,7 @@ async def test_a_vt_set_while_another_session_sweeps_is_found(conn: Connection, 
         until = time.monotonic() + 0.3
         while time.monotonic() < until:
             assert await read_ids(conn) == []
-    await found_soon(conn, 77)
+    await wait_for_readable_message(conn, 77)
 
 
 async def test_a_sender_that_commits_late_is_found_behind_the_cursor(
@@ -136,12 +136,12 @@ async def test_a_sender_that_commits_late_is_found_behind_the_cursor(
     await late.start()
     assert await send_messages(second, 1) == [101]
     await send_messages(conn, 3000)
-    await consume(conn, 3000)
-    cursor, floor = await hints(conn)
+    await read_and_delete_messages(conn, 3000)
+    cursor, floor = await read_hints(conn)
     assert cursor > 2000
     assert floor <= 101  # its transaction still runs
     await late.commit()
-    await found_soon(conn, 101)
+    await wait_for_readable_message(conn, 101)
 
 
 async def test_the_floor_waits_for_a_sender_that_keeps_its_transaction_open(
@@ -155,10 +155,10 @@ async def test_the_floor_waits_for_a_sender_that_keeps_its_transaction_open(
     until = time.monotonic() + 1
     while time.monotonic() < until:
         await send_messages(conn, 100)
-        await consume(conn, 100)
-    assert (await hints(conn))[1] <= 401
+        await read_and_delete_messages(conn, 100)
+    assert (await read_hints(conn))[1] <= 401
     await late.commit()
-    await found_soon(conn, 401)
+    await wait_for_readable_message(conn, 401)
 
 
 async def test_a_rolled_back_delete_leaves_the_message_where_readers_find_it(
@@ -166,7 +166,7 @@ async def test_a_rolled_back_delete_leaves_the_message_where_readers_find_it(
 ) -> None:
     await create_queue(conn)
     await send_messages(conn, 3000)
-    await consume(conn, 500)
+    await read_and_delete_messages(conn, 500)
     async with rolled_back(second):
         for _ in range(20):  # reads and deletes in one transaction, believing its own deletes
             ids = await read_ids(second, 100)
@@ -185,17 +185,17 @@ async def test_a_rolled_back_delete_leaves_the_message_where_readers_find_it(
 async def test_a_message_inserted_below_the_floor_is_found(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 2000)
-    await consume(conn, 2000)
-    await settled(conn, 1500)
+    await read_and_delete_messages(conn, 2000)
+    await wait_for_floor_above(conn, 1500)
     await conn.execute("insert into pgmq.q_q (msg_id, vt) overriding system value values (7, now())")
-    await found_soon(conn, 7, within=15)
+    await wait_for_readable_message(conn, 7, within=15)
 
 
-async def test_hints_from_another_world_are_thrown_away(conn: Connection) -> None:
+async def test_hints_beyond_the_last_id_are_discarded(conn: Connection) -> None:
     """After a restore, or truncate restart identity, the ids lie far below the hints."""
     await create_queue(conn)
     await send_messages(conn, 3000)
-    await consume(conn, 2000)
+    await read_and_delete_messages(conn, 2000)
     await conn.execute("truncate pgmq.q_q restart identity")
     assert await send_messages(conn, 3) == [1, 2, 3]
     assert await read_ids(conn) == [1, 2, 3]
@@ -204,7 +204,7 @@ async def test_hints_from_another_world_are_thrown_away(conn: Connection) -> Non
     assert await read_ids(conn) == [4]
 
 
-async def test_spoilt_hints_hide_nothing(conn: Connection) -> None:
+async def test_wrong_hints_hide_no_message(conn: Connection) -> None:
     """Somebody who may set sequences sets them all: to the end of the queue, and to the end of time."""
     await create_queue(conn)
     await send_messages(conn, 1000)
@@ -226,10 +226,12 @@ async def test_row_security_that_hides_nothing_costs_a_reader_nothing(conn: Conn
     await create_queue(conn)
     await send_messages(conn, 6000)
     await read_ids(conn, 5000, 3600)
-    before = min([await visited(conn) for _ in range(5)])
+    before = min([await count_read_blocks(conn) for _ in range(5)])
     async with acting_as(conn, "holdfast_worker"):
         assert await conn.fetchval("select row_security_active('pgmq.q_q')")
-        assert min([await visited(conn) for _ in range(5)]) < before + 50  # from the lowest id: 140 more
+        assert (
+            min([await count_read_blocks(conn) for _ in range(5)]) < before + 50
+        )  # from the lowest id: 140 more
         assert await read_ids(conn, 1000) == list(range(5101, 6001))
 
 
@@ -245,21 +247,21 @@ async def test_row_security_that_hides_nothing_costs_a_reader_nothing(conn: Conn
            create policy part on pgmq.q_q for select to anon using (msg_id > 100)""",
     ],
 )
-async def test_whoever_sees_part_of_the_rows_moves_no_hint(conn: Connection, policies: str) -> None:
+async def test_a_reader_that_sees_some_rows_moves_no_hint(conn: Connection, policies: str) -> None:
     await create_queue(conn)
     await conn.execute("grant all on pgmq.q_q, pgmq.c_q, pgmq.f_q, pgmq.z_q to anon")
     await conn.execute(policies)
     await send_messages(conn, 1000)
     async with acting_as(conn, "anon"):
         assert await read_ids(conn, 2) == [101, 102]
-    assert await hints(conn) == (0, 0)
+    assert await read_hints(conn) == (0, 0)
     assert await read_ids(conn, 2) == [1, 2]
 
 
 async def test_no_hints_at_all_is_only_slower(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 500)
-    await consume(conn, 200)
+    await read_and_delete_messages(conn, 200)
     await conn.execute("drop sequence pgmq.c_q, pgmq.f_q, pgmq.z_q")
     assert await read_ids(conn, 3) == [201, 202, 203]
     assert await read_ids(conn, 1, how="read_grouped_head") == []
@@ -272,9 +274,9 @@ async def test_a_reader_with_an_older_snapshot_moves_no_hint(conn: Connection, s
     async with second.transaction(isolation="repeatable_read"):
         await second.fetchval("select count(*) from pgmq.q_q")
         await send_messages(conn, 400)
-        before = await hints(conn)
+        before = await read_hints(conn)
         assert await read_ids(second) == []
-        assert await hints(conn) == before
+        assert await read_hints(conn) == before
     assert await read_ids(conn, 2) == [1, 2]
 
 
@@ -292,9 +294,9 @@ async def test_thousands_of_delayed_messages_do_not_slow_a_poll_and_come_in_time
         "insert into pgmq.q_q (vt) select clock_timestamp() + interval '1 hour' from generate_series(1, 5000)"
     )
     assert await read_ids(conn) == []
-    assert min([await visited(conn) for _ in range(5)]) < 600
+    assert min([await count_read_blocks(conn) for _ in range(5)]) < 600
     await conn.execute("update pgmq.q_q set vt = clock_timestamp() where msg_id = 4321")
-    await found_soon(conn, 4321)
+    await wait_for_readable_message(conn, 4321)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,12 +10,12 @@ from message_queue_calls import acting_as, count_rows, create_queue, expect_erro
 
 from holdfast.engine.connection import Connection
 
-AVAILABLE = "select default_version from pg_available_extensions where name = 'pg_partman'"
+READ_PARTMAN_VERSION = "select default_version from pg_available_extensions where name = 'pg_partman'"
 
 
 @pytest.fixture
 async def partman(conn: Connection) -> Connection:
-    version = await conn.fetchval(AVAILABLE)
+    version = await conn.fetchval(READ_PARTMAN_VERSION)
     if version is None:
         if os.environ.get("CI") and conn.get_server_version().major == 15:
             pytest.fail("scripts/postgres15.sh installs pg_partman, and it is not there")
@@ -24,20 +24,20 @@ async def partman(conn: Connection) -> Connection:
     return conn
 
 
-async def partitions(conn: Connection, table: str) -> int:
+async def count_partitions(conn: Connection, table: str) -> int:
     row_count: int = await conn.fetchval(
         "select count(*) from pg_inherits where inhparent = to_regclass($1)", f"pgmq.{table}"
     )
     return row_count
 
 
-async def test_a_queue_cut_by_ids_is_a_queue(partman: Connection) -> None:
+async def test_a_queue_partitioned_by_id(partman: Connection) -> None:
     await partman.execute("select pgmq.create_partitioned('Parts', '100', '1000', 2)")
     await partman.execute("select pgmq.create_partitioned('parts', '100', '1000', 2)")  # repeatable
     [row] = await partman.fetch("select * from pgmq.list_queues()")
     assert (row["queue_name"], row["is_partitioned"], row["is_unlogged"]) == ("Parts", True, False)
-    assert await partitions(partman, "q_parts") >= 3
-    assert await partitions(partman, "a_parts") >= 3
+    assert await count_partitions(partman, "q_parts") >= 3
+    assert await count_partitions(partman, "a_parts") >= 3
     assert await send_messages(partman, 250, "parts") == list(range(1, 251))
     assert await count_rows(partman, "q_parts_p100") == 100
     assert await read_ids(partman, 150, 60, "parts") == list(range(1, 151))
@@ -56,7 +56,7 @@ async def test_a_queue_cut_by_ids_is_a_queue(partman: Connection) -> None:
     assert await count_rows(partman, "a_parts") == 4
 
 
-async def test_what_no_partition_is_there_for_is_counted_until_maintenance_creates_one(
+async def test_messages_without_a_partition_wait_for_maintenance(
     partman: Connection,
 ) -> None:
     await partman.execute("select pgmq.create_partitioned('parts', '100', '200', 1)")
@@ -75,7 +75,7 @@ async def test_what_no_partition_is_there_for_is_counted_until_maintenance_creat
     assert 800 in await read_ids(partman, 800, 60, "parts")
 
 
-async def test_a_queue_cut_by_time(partman: Connection) -> None:
+async def test_a_queue_partitioned_by_time(partman: Connection) -> None:
     await partman.execute("select pgmq.create_partitioned('days', '1 day', '7 days')")
     assert await send_messages(partman, 3, "days") == [1, 2, 3]
     assert await read_ids(partman, 3, 60, "days") == [1, 2, 3]
@@ -92,12 +92,12 @@ async def test_dropping_leaves_nothing_behind(partman: Connection) -> None:
     assert await partman.fetch(left) == []
 
 
-async def test_an_archive_is_cut_later_and_stays_whole(partman: Connection) -> None:
+async def test_an_archive_is_partitioned_later_without_loss(partman: Connection) -> None:
     await create_queue(partman)
     await send_messages(partman, 50)
     await partman.fetch("select pgmq.archive('q', array(select generate_series(1, 50)::bigint))")
     await partman.execute("select pgmq.convert_archive_partitioned('q', '100', '1000')")
-    assert await partitions(partman, "a_q") >= 3
+    assert await count_partitions(partman, "a_q") >= 3
     assert await count_rows(partman, "a_q") == 50
     assert await count_rows(partman, "a_q_old") == 50
     await partman.execute("select pgmq.convert_archive_partitioned('q', '100', '1000')")  # a notice

@@ -10,7 +10,7 @@ from message_queue_calls import count_rows, create_queue, expect_error, read_ids
 from holdfast.engine.connection import Connection
 from holdfast.testing import Clock
 
-ACTS = [
+CALLS_WITH_RECEIPTS = [
     "archive_messages('q', $1::text[])",
     "delete_messages('q', $1::text[])",
     "set_message_vt('q', $1::text[], '1 minute')",
@@ -18,7 +18,7 @@ ACTS = [
 ]
 
 
-async def take(
+async def read_receipts(
     conn: Connection, qty: int = 1, vt: timedelta = timedelta(minutes=1), queue: str = "q"
 ) -> list[str]:
     rows = await conn.fetch("select receipt from holdfast.read_messages($1, $2, $3)", queue, vt, qty)
@@ -38,12 +38,12 @@ async def test_a_read_hands_out_a_receipt_per_message(conn: Connection) -> None:
     assert await read_ids(conn, 10) == [3]
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", CALLS_WITH_RECEIPTS)
 async def test_a_good_receipt_works_once_and_a_stale_one_never(conn: Connection, act: str) -> None:
     await create_queue(conn)
     await send_messages(conn, 1)
-    [stale] = await take(conn, vt=timedelta(0))
-    [good] = await take(conn)
+    [stale] = await read_receipts(conn, vt=timedelta(0))
+    [good] = await read_receipts(conn)
     message = await expect_error(conn, "HF001", f"select * from holdfast.{act}", [stale])
     assert message == "Message 1 of queue q was read again by another reader, or is gone."
     assert await count_rows(conn, "q_q") == 1
@@ -51,11 +51,11 @@ async def test_a_good_receipt_works_once_and_a_stale_one_never(conn: Connection,
     assert row[0] == 1
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", CALLS_WITH_RECEIPTS)
 async def test_one_stale_receipt_refuses_the_batch_or_is_left_out(conn: Connection, act: str) -> None:
     await create_queue(conn)
     await send_messages(conn, 3)
-    receipts = await take(conn, 3)
+    receipts = await read_receipts(conn, 3)
     await conn.fetch("select pgmq.delete('q', 2)")
     before = await conn.fetch("select * from pgmq.q_q order by 1")
     await expect_error(conn, "HF001", f"select * from holdfast.{act}", receipts)
@@ -65,7 +65,7 @@ async def test_one_stale_receipt_refuses_the_batch_or_is_left_out(conn: Connecti
     assert [row[0] for row in rows] == [1, 3]
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", CALLS_WITH_RECEIPTS)
 async def test_what_is_no_receipt_is_an_argument_error(conn: Connection, act: str) -> None:
     await create_queue(conn)
     for wrong in ("", "1", "1.1", "1.1.1.1", "x.1.1", "1.1.1; drop", "9" * 30 + ".1.1", None):
@@ -77,7 +77,7 @@ async def test_what_is_no_receipt_is_an_argument_error(conn: Connection, act: st
 async def test_extending_keeps_the_receipt_and_plain_calls_are_not_fenced(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 2)
-    receipts = await take(conn, 2)
+    receipts = await read_receipts(conn, 2)
     for _ in range(3):
         await conn.fetch("select holdfast.set_message_vt('q', $1::text[], '5 minutes')", receipts)
     assert await conn.fetchval("select min(vt) > now() + interval '4 minutes' from pgmq.q_q")
@@ -92,7 +92,7 @@ async def test_extending_keeps_the_receipt_and_plain_calls_are_not_fenced(conn: 
 async def test_archiving_with_a_receipt_keeps_the_whole_row(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 1, headers=[{"h": 1}])
-    receipts = await take(conn)
+    receipts = await read_receipts(conn)
     before = await conn.fetchrow("select * from pgmq.q_q")
     await conn.fetch("select holdfast.archive_messages('q', $1::text[])", receipts)
     after = await conn.fetchrow(
@@ -106,7 +106,7 @@ async def test_archiving_with_a_receipt_keeps_the_whole_row(conn: Connection) ->
 async def test_finishing_rolls_back_with_the_callers_transaction(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 1)
-    receipts = await take(conn)
+    receipts = await read_receipts(conn)
     async with rolled_back(conn):
         await conn.fetch("select holdfast.delete_messages('q', $1::text[])", receipts)
     assert await count_rows(conn, "q_q") == 1
@@ -116,10 +116,10 @@ async def test_finishing_rolls_back_with_the_callers_transaction(conn: Connectio
 async def test_our_reads_follow_the_movable_clock(conn: Connection, clock: Clock) -> None:
     await create_queue(conn)
     await send_messages(conn, 1)
-    assert len(await take(conn, vt=timedelta(hours=1))) == 1
-    assert await take(conn) == []
+    assert len(await read_receipts(conn, vt=timedelta(hours=1))) == 1
+    assert await read_receipts(conn) == []
     await clock.advance(timedelta(hours=1, seconds=1))
-    assert len(await take(conn)) == 1
+    assert len(await read_receipts(conn)) == 1
 
 
 async def test_the_visibility_comes_from_the_policy_unless_given(conn: Connection) -> None:
@@ -139,13 +139,13 @@ async def test_back_off_doubles_up_to_its_cap(conn: Connection, clock: Clock) ->
         "select holdfast.put_message_policy('q', p_backoff => '10 seconds', p_backoff_cap => '1 minute')"
     )
     for expected in (10, 20, 40, 60, 60):
-        receipts = await take(conn)
+        receipts = await read_receipts(conn)
         [row] = await conn.fetch(
             "select *, holdfast.now() as now from holdfast.fail_messages('q', $1::text[])", receipts
         )
         assert (row["msg_id"], row["outcome"]) == (1, "retry")
         assert 0.85 * expected <= (row["vt"] - row["now"]).total_seconds() <= 1.1 * expected
-        assert await take(conn) == []
+        assert await read_receipts(conn) == []
         await clock.advance(timedelta(seconds=1.15 * expected))
 
 
@@ -154,11 +154,11 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_error(c
     await send_messages(conn, 1, headers=[{"h": 1}])
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead', p_backoff => '0')")
     [row] = await conn.fetch(
-        "select * from holdfast.fail_messages('q', $1::text[], 'first')", await take(conn)
+        "select * from holdfast.fail_messages('q', $1::text[], 'first')", await read_receipts(conn)
     )
     assert row["outcome"] == "retry"
     [row] = await conn.fetch(
-        "select * from holdfast.fail_messages('q', $1::text[], 'second')", await take(conn)
+        "select * from holdfast.fail_messages('q', $1::text[], 'second')", await read_receipts(conn)
     )
     assert (row["outcome"], row["vt"]) == ("dead", None)
     assert await count_rows(conn, "q_q") == 0
@@ -174,7 +174,7 @@ async def test_without_a_dead_letter_queue_it_is_archived_with_its_error(conn: C
     await send_messages(conn, 1)
     await conn.execute("select holdfast.put_message_policy('q', 1)")
     await conn.fetch(
-        "select * from holdfast.fail_messages('q', $1::text[], $2)", await take(conn), "x" * 10000
+        "select * from holdfast.fail_messages('q', $1::text[], $2)", await read_receipts(conn), "x" * 10000
     )
     assert await conn.fetchval("select length(headers #>> '{x-holdfast-dead,error}') from pgmq.a_q") == 4000
     assert [
@@ -187,8 +187,8 @@ async def test_a_message_whose_readers_die_becomes_a_dead_letter_after_max_reads
     await send_messages(conn, 5)
     await conn.execute("select holdfast.put_message_policy('q', 2, 'q_dead')")
     for _ in range(2):
-        assert len(await take(conn, 3, timedelta(0))) == 3
-    assert [receipt.split(".")[0] for receipt in await take(conn, 3, timedelta(0))] == ["4", "5"]
+        assert len(await read_receipts(conn, 3, timedelta(0))) == 3
+    assert [receipt.split(".")[0] for receipt in await read_receipts(conn, 3, timedelta(0))] == ["4", "5"]
     assert await count_rows(conn, "q_q_dead") == 3
 
 
@@ -245,7 +245,9 @@ async def test_dead_letters_go_back_as_they_were(conn: Connection, dead_queue: s
     await create_queue(conn)
     await send_messages(conn, 3, headers=[{"h": 1}, [7], None])
     await conn.execute("select holdfast.put_message_policy('q', 1, $1)", dead_queue)
-    await conn.fetch("select * from holdfast.fail_messages('q', $1::text[], 'boom')", await take(conn, 3))
+    await conn.fetch(
+        "select * from holdfast.fail_messages('q', $1::text[], 'boom')", await read_receipts(conn, 3)
+    )
     await conn.fetch("select pgmq.send('q', '\"archived\"')")
     await conn.fetch("select pgmq.archive('q', 4)")
     rows = await conn.fetch("select * from holdfast.requeue_messages('q', p_limit => 2)")
@@ -289,12 +291,12 @@ async def test_policies_are_checked_and_found_under_any_spelling(conn: Connectio
     assert await conn.fetchval("select max_reads from holdfast.get_message_policy('Q')") is None
 
 
-async def test_the_figures_tell_waiting_in_flight_delayed_archived_and_dead(conn: Connection) -> None:
+async def test_message_metrics_count_every_state(conn: Connection) -> None:
     await create_queue(conn)
     await conn.execute("select holdfast.put_message_policy('q', 1, 'q_dead')")
     await send_messages(conn, 6)
     await conn.fetch("select pgmq.send('q', '1', 3600)")
-    receipts = await take(conn, 3)
+    receipts = await read_receipts(conn, 3)
     await conn.fetch("select * from holdfast.fail_messages('q', $1::text[])", receipts[:1])
     await conn.fetch("select holdfast.archive_messages('q', $1::text[])", receipts[1:2])
     row = await conn.fetchrow("select * from holdfast.list_message_metrics('Q')")
@@ -311,7 +313,7 @@ async def test_workers_may_do_all_of_it_and_api_roles_none(conn: Connection) -> 
     await send_messages(conn, 2)
     await conn.execute("select holdfast.put_message_policy('q', 1, 'q_dead')")
     await conn.execute("set role holdfast_worker")
-    receipts = await take(conn, 2)
+    receipts = await read_receipts(conn, 2)
     await conn.fetch("select holdfast.set_message_vt('q', $1::text[], '1 minute')", receipts)
     await conn.fetch("select holdfast.archive_messages('q', $1::text[])", receipts[:1])
     await conn.fetch("select * from holdfast.fail_messages('q', $1::text[], 'x')", receipts[1:])

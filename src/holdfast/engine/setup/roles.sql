@@ -1,6 +1,6 @@
--- Roles belong to the server, not to one database, so whoever comes first makes them and everybody else uses
--- them as they are. Without the right to make roles nothing here fails: what is missing stays missing, and
--- everything is then owned by the role that migrates.
+-- Create the roles. Roles belong to the server, not to one database: the first installation creates them, and every
+-- other installation uses them as they are. Without the right to create roles nothing here fails: missing roles stay
+-- missing, and the role that migrates owns all objects.
 do $roles$
 declare
   v_role text;
@@ -13,15 +13,15 @@ begin
       if v_role = 'service_role' then
         begin
           alter role service_role bypassrls;
-        exception when insufficient_privilege then null;  -- it then reads through functions only
+        exception when insufficient_privilege then null;  -- then the role reads through functions only
         end;
       end if;
     exception
-      when duplicate_object or unique_violation then null;  -- another database of this server was faster
-      when insufficient_privilege then raise notice 'holdfast: may not create role %', v_role;
+      when duplicate_object or unique_violation then null;  -- another installation on this server created it first
+      when insufficient_privilege then raise notice 'holdfast: the current role may not create role %', v_role;
     end;
   end loop;
-  -- Whoever made the owner may still not act as it: since PostgreSQL 16 that takes a grant of its own.
+  -- Since PostgreSQL 16, the role that created holdfast_owner needs a separate grant to act as it.
   if exists (select from pg_catalog.pg_roles where rolname = 'holdfast_owner')
     and not pg_catalog.pg_has_role('holdfast_owner', case when v_modern then 'SET' else 'MEMBER' end)
   then

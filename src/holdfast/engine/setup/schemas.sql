@@ -1,5 +1,5 @@
--- Make the schemas, then act as their owner for the rest of the transaction, so that every object belongs to
--- one role that is not a superuser.
+-- Create the schemas, and act as their owner for the rest of the transaction, so that every object belongs to one
+-- role that is not a superuser.
 do $schemas$
 declare
   v_owner text;
@@ -21,7 +21,7 @@ begin
       execute pg_catalog.format('create schema %I authorization %I', v_schema, v_owner);
     end if;
   end loop;
-  -- Message queues that somebody else installed: what we add on top calls them as our owner.
+  -- The schema pgmq belongs to another installation: our functions call its functions as our owner.
   if exists (select from pg_catalog.pg_namespace
     where nspname = 'pgmq' and pg_catalog.pg_get_userbyid(nspowner) <> v_owner)
   then
@@ -35,7 +35,7 @@ begin
   end if;
   perform pg_catalog.set_config('role', v_owner, true);
   perform pg_catalog.set_config('search_path', '', true);
-  -- The comment tells our queues from those of somebody else who happens to be the same role.
+  -- The comment marks the schema as ours. Another pgmq installation may belong to the same role.
   if exists (select from pg_catalog.pg_namespace n
     where nspname = 'pgmq' and pg_catalog.pg_get_userbyid(nspowner) = v_owner
       and not exists (select from pg_catalog.pg_proc where pronamespace = n.oid)

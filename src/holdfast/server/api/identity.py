@@ -208,7 +208,7 @@ async def _choose_database_role(request: HTTPConnection, role: str) -> str | Non
 
     A user never acts with the login role.
     """
-    if role in await get_services(request).fetch_roles():
+    if role in await get_services(request).fetch_allowed_roles():
         return role
     if role == "service_role":
         return None

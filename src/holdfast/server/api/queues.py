@@ -16,7 +16,7 @@ from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
-from holdfast.server.api.schedules import ChangeResult
+from holdfast.server.api.schedules import StateChangeResult
 
 _QUEUE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "queues", **OPERATOR_ENDPOINT_OPTIONS}
 
@@ -78,11 +78,11 @@ async def pause_queue(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@api_operation("Resume a queue", response=ChangeResult, **_QUEUE_ENDPOINT_OPTIONS)
+@api_operation("Resume a queue", response=StateChangeResult, **_QUEUE_ENDPOINT_OPTIONS)
 async def resume_queue(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "queue.resume", name) as connection:
-        return json_response(ChangeResult(changed=await limits.resume_queue(connection, name)))
+        return json_response(StateChangeResult(changed=await limits.resume_queue(connection, name)))
 
 
 @api_operation(

@@ -45,6 +45,7 @@ begin
 end
 $$;
 
+-- Grants EXECUTE on every overload of the named functions to a role. A role that does not exist is skipped.
 create or replace procedure holdfast.grant_execute(p_role text, variadic p_functions text[])
 language plpgsql
 set search_path = ''

@@ -3,6 +3,7 @@
 -- A key is 256 random bits. Only its SHA-256 is stored: random keys need no slow hash. A service can have two valid
 -- keys at once, so that it can rotate them without downtime.
 
+-- Stores a new service key by its SHA-256 and returns the row without the hash.
 create or replace function holdfast.create_service_key(
   p_name text, p_prefix text, p_hash bytea, p_scopes text[],
     p_expires_at timestamptz default null) returns holdfast.service_keys
@@ -15,7 +16,7 @@ begin
   end if;
   if coalesce(cardinality(p_scopes), 0) = 0 then
     perform holdfast.raise_error('HF004', 'A service key needs at least one scope.', 'scopes',
-      'Name at least one scope.');
+      'Pass scopes such as jobs or messages.');
   end if;
   insert into holdfast.service_keys (id, name, prefix, hash, scopes, created_at, expires_at)
   values (holdfast.new_id(), holdfast.check_name(p_name, 'name'), holdfast.check_name(p_prefix, 'prefix'), p_hash,
@@ -26,8 +27,8 @@ begin
   return v_key;
 end $$;
 
--- Returns the valid key with this hash. Its last use is recorded at most once a minute, and never waits for another
--- writer.
+-- Returns the valid service key with this SHA-256, without the hash; all columns are null when no valid key matches.
+-- The last use is recorded at most once a minute, and never waits for another writer.
 create or replace function holdfast.verify_service_key(p_hash bytea) returns holdfast.service_keys
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -44,6 +45,7 @@ begin
   return v_key;
 end $$;
 
+-- Lists up to 1000 service keys without their hashes, newest first.
 create or replace function holdfast.list_service_keys() returns setof holdfast.service_keys
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -52,6 +54,7 @@ begin
   from holdfast.service_keys k order by k.created_at desc, k.id limit 1000;
 end $$;
 
+-- Revokes the valid service keys with this id or prefix and returns their number.
 create or replace function holdfast.revoke_service_key(p_key text) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -63,6 +66,7 @@ begin
   return v_count;
 end $$;
 
+-- Stores a ticket, or a pass, for the event stream of a job. It is valid for p_lifetime_s seconds, at most a day.
 create or replace function holdfast.issue_stream_ticket(p_hash bytea, p_job uuid, p_kind text, p_owner text,
   p_lifetime_s double precision)
 returns void
@@ -72,8 +76,8 @@ begin
   values (p_hash, p_kind, p_job, p_owner, holdfast.now() + least(p_lifetime_s, 86400) * interval '1 second');
 end $$;
 
--- Replaces a ticket by a pass. Of two callers that present the same ticket, only the one whose DELETE finds it
--- succeeds.
+-- Replaces a ticket for an event stream by a pass and returns the pass; no row when the ticket is not valid. Of two
+-- callers that present the same ticket, only the one whose DELETE finds it succeeds.
 create or replace function holdfast.redeem_stream_ticket(p_hash bytea, p_job uuid, p_pass bytea,
   p_lifetime_s double precision)
 returns table (job_id uuid, kind text, owner text, expires_at timestamptz)
@@ -93,6 +97,7 @@ begin
   select k.job_id, k.kind, k.owner, k.expires_at from kept k;
 end $$;
 
+-- Returns the valid pass with this SHA-256 for the event stream of a job, or no row.
 create or replace function holdfast.verify_stream_pass(p_hash bytea, p_job uuid)
 returns table (job_id uuid, kind text, owner text, expires_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
@@ -102,9 +107,9 @@ begin
   where t.hash = p_hash and t.job_id = p_job and t.kind = 'pass' and t.expires_at > holdfast.now();
 end $$;
 
--- Refuses when the owner has p_max_unfinished unfinished jobs. The lock lasts until the end of the transaction, so that
--- two submissions at once cannot both take the last place. A submission whose idempotency key exists already returns
--- its job, so it is not limited.
+-- Raises HF006 when the owner already has p_max_unfinished unfinished jobs. The lock lasts until the end of the
+-- transaction, so that two concurrent submissions cannot both take the last place. A submission whose idempotency key
+-- exists already returns its job, so it is not limited.
 create or replace function holdfast.check_unfinished_job_limit(p_owner text, p_max_unfinished integer,
   p_key text default null)
 returns void
@@ -134,7 +139,7 @@ begin
   end if;
 end $$;
 
--- Checks the limit and submits in one round trip.
+-- Submits a job, or raises HF006 when the owner has p_max_unfinished unfinished jobs, in one round trip.
 create or replace function holdfast.submit_within_job_limit(
   p_job jsonb, p_owner text, p_max_unfinished integer) returns jsonb
 language plpgsql set search_path = '' as $$
@@ -143,7 +148,8 @@ begin
   return holdfast.submit(p_job);
 end $$;
 
--- One bounded round of maintenance: deletes expired tickets, watches and old audit entries.
+-- Deletes up to p_limit each of expired stream tickets, expired watches and old audit entries. Returns the number of
+-- deleted rows.
 create or replace function holdfast.tick_access(p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare

@@ -5,7 +5,7 @@
 -- An attempt that lost its lease can finish an upload very late. So the objects of lost attempts are deleted a second
 -- time, a day later, before the row is deleted.
 
--- Removes files that are marked for deletion from the usage of their owners. The caller has locked the rows.
+-- Subtracts files that are marked for deletion from the usage of their owners. The caller has locked the rows.
 create or replace function holdfast.release_artifact_usage(p_ids uuid[], p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -18,11 +18,12 @@ begin
     )
     select f.owner, sum(f.size)::bigint as bytes, count(*) as files from freed f group by f.owner order by f.owner
   loop
-    perform holdfast.charge_storage(v_one.owner, -v_one.bytes, -v_one.files, p_now);
+    perform holdfast.charge_storage_quota(v_one.owner, -v_one.bytes, -v_one.files, p_now);
   end loop;
 end $$;
 
--- Marks expired files of one owner, or of all.
+-- Marks up to p_limit expired files for deletion, of one owner, or of all owners when p_owner is null. Returns their
+-- number.
 create or replace function holdfast.expire_artifacts(p_owner text, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
@@ -42,13 +43,14 @@ begin
     select g.owner, sum(g.size)::bigint as bytes, count(*) as files from gone g where g.owner is not null
       group by g.owner order by g.owner
   loop
-    perform holdfast.charge_storage(v_one.owner, -v_one.bytes, -v_one.files, p_now);
+    perform holdfast.charge_storage_quota(v_one.owner, -v_one.bytes, -v_one.files, p_now);
   end loop;
   return cardinality(v_ids);
 end $$;
 
--- Marks staged files of attempts that ended without success, files of saved steps of tasks that ended, and uploads
--- without a lease that were not touched for 15 minutes. Other files are checked again later.
+-- Marks abandoned files for deletion and returns their number: staged files of attempts that ended without success,
+-- files of saved steps of tasks that ended, and uploads without a lease that were not touched for 15 minutes. Other
+-- files are checked again later.
 create or replace function holdfast.mark_abandoned_artifacts(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -80,8 +82,8 @@ begin
   return coalesce(cardinality(v_lost), 0);
 end $$;
 
--- One bounded round of maintenance: {expired, lost, replaced, purged, deletions_pending}. `deletions_pending` says
--- whether objects are waiting to be deleted.
+-- Runs one bounded round of file maintenance. Returns {expired, lost, replaced, purged, deletions_pending};
+-- `deletions_pending` says whether objects are waiting to be deleted.
 create or replace function holdfast.tick_artifacts(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -104,7 +106,8 @@ begin
       and f.touched_at <= v_now));
 end $$;
 
--- Claims objects to delete for five minutes. After that, unconfirmed ones can be claimed again.
+-- Claims up to p_limit objects that the caller must delete from the store. A claim that is not confirmed within five
+-- minutes can be claimed again.
 create or replace function holdfast.claim_artifact_deletions(p_limit integer default 1000) returns table (id uuid,
   key text)
 language plpgsql security definer set search_path = '' as $$
@@ -125,7 +128,7 @@ begin
   returning f.id, f.key;
 end $$;
 
--- Confirms that the objects of these rows are deleted.
+-- Records that the objects of these files were deleted from the store. Returns the number of files.
 create or replace function holdfast.confirm_artifact_deletions(p_ids uuid[]) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare

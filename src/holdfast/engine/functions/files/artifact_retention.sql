@@ -23,6 +23,7 @@ begin
   on conflict (owner, type) do update set ttl_s = excluded.ttl_s;
 end $$;
 
+-- Deletes a retention rule for files. Returns false when the rule does not exist.
 create or replace function holdfast.drop_artifact_retention(
   p_owner text default null, p_type text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$

@@ -27,6 +27,7 @@ begin
   return v_safe;
 end $$;
 
+-- Returns a file name, or raises HF004 when it is not valid.
 create or replace function holdfast.check_file_name(p_name text) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -39,6 +40,7 @@ begin
   return p_name;
 end $$;
 
+-- Returns the metadata of a file, or raises HF004 when it is not an object of at most 8 KiB.
 create or replace function holdfast.check_artifact_meta(p_meta jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -56,7 +58,7 @@ begin
   return p_meta;
 end $$;
 
--- A file as readers see it. `status` is visible or gone. An expired file is gone even before it is deleted.
+-- Returns a file as JSON for readers. `status` is visible or gone. An expired file is gone even before it is deleted.
 create or replace function holdfast.build_artifact_json(p_row holdfast.artifacts, p_now timestamptz) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -121,7 +123,7 @@ begin
     'max_bytes', v_quota.bytes - coalesce(v_usage.bytes, 0));
 end $$;
 
--- Stages a file of a running task, before its upload.
+-- Creates the row of a file of a running task, before its upload. The file is invisible until the task succeeds.
 create or replace function holdfast.stage_artifact(
   p_task_id uuid, p_attempt integer, p_nonce bigint, p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -148,8 +150,8 @@ begin
   return holdfast.insert_artifact(v_template, p_file, v_now);
 end $$;
 
--- Stages a file that no task creates, before its upload. It is visible once recorded. p_file can also have job and
--- owner.
+-- Creates the row of a file that no task saves, before its upload. The file is visible once its upload is recorded.
+-- p_file can also have job and owner.
 create or replace function holdfast.stage_artifact_without_task(p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -168,7 +170,8 @@ begin
   return holdfast.insert_artifact(v_template, p_file, holdfast.now());
 end $$;
 
--- Keeps an upload without a lease alive.
+-- Records that an upload without a lease is still in progress, so that it does not count as abandoned. Returns false
+-- when the upload does not exist.
 create or replace function holdfast.touch_artifact_upload(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -206,7 +209,7 @@ begin
         v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second' end
     where f.id = p_id returning * into v_row;
     if v_row.owner is not null then
-      perform holdfast.charge_storage(v_row.owner, p_size, 1, v_now);
+      perform holdfast.charge_storage_quota(v_row.owner, p_size, 1, v_now);
     end if;
   end if;
   return holdfast.build_artifact_json(v_row, v_now);
@@ -330,7 +333,7 @@ begin
   order by f.id desc limit 1);
 end $$;
 
--- Counts a download and returns the file as get_artifact does.
+-- Adds one to the download count of a file and returns the file as get_artifact does.
 create or replace function holdfast.increment_artifact_downloads(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -342,7 +345,8 @@ begin
   return holdfast.get_artifact(p_id);
 end $$;
 
--- Hides a file at once; the next sweep deletes its object. Returns false when there is no visible file with this id.
+-- Marks a visible file for deletion, which hides it at once; its object is deleted later. Returns false when the file
+-- does not exist or is not visible.
 create or replace function holdfast.delete_artifact(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -358,7 +362,7 @@ begin
   return true;
 end $$;
 
--- Retries the task that saved the file, and all tasks that depend on it.
+-- Retries the task that saved the file, and all tasks that depend on it. Returns {job_id, restarted}.
 create or replace function holdfast.regenerate_artifact(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare

@@ -1,6 +1,6 @@
 -- The user on whose behalf a function was called.
 
--- The user id from the claims that PostgREST and Supabase set, as auth.uid() reads them. Null without a user.
+-- Returns the user id from the JWT claims that PostgREST and Supabase set, as auth.uid() does. Null without a user.
 create or replace function holdfast.current_user_id() returns text
 language plpgsql stable set search_path = '' as $$
 declare
@@ -13,8 +13,9 @@ exception when data_exception then
   return null;
 end $$;
 
--- The only owner that an end user may act as. Null for services and workers, which may act for every owner. The
--- setting `role` names the caller even inside a function that runs with its owner's rights.
+-- Returns the id of the end user who calls, the only owner for whom the user may act. Returns null for services and
+-- workers, which may act for every owner. The setting `role` names the caller even inside a function that runs with its
+-- owner's rights.
 create or replace function holdfast.get_end_user_id() returns text
 language plpgsql stable set search_path = '' as $$
 declare
@@ -26,10 +27,11 @@ begin
   end if;
   v_user := holdfast.current_user_id();
   if v_user is null then
-    perform holdfast.raise_error('HF005', 'This needs a signed-in user.', null, 'Send a token that has a subject.');
+    perform holdfast.raise_error('HF005', 'This function needs a signed-in user.', null,
+      'Send a JWT that has a sub claim.');
   end if;
   return v_user;
 end $$;
 
--- Row security policies call it with the rights of the user.
+-- Row security policies call current_user_id with the rights of the user.
 call holdfast.grant_execute('authenticated', 'current_user_id');

@@ -7,7 +7,7 @@
 -- Closing a batch and the end of its members are events of the batch, with sequence numbers of its own; joining it is
 -- not.
 
--- Create an open batch.
+-- Create an open batch and return its id.
 create or replace function holdfast.open_batch(p_name text default null, p_callback jsonb default null,
   p_owner text default null)
 returns uuid
@@ -23,7 +23,7 @@ begin
   return v_id;
 end $$;
 
--- Add jobs to an open batch.
+-- Add p_count to the number of jobs of an open batch. Raises HF003 if the batch is closed or does not exist.
 create or replace function holdfast.add_jobs_to_batch(p_batch text, p_count integer) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -40,7 +40,7 @@ begin
   end if;
 end $$;
 
--- Close a batch: it takes no more jobs and completes when all have ended.
+-- Close a batch, so that it takes no more jobs and completes when all its jobs have ended. Returns the batch.
 create or replace function holdfast.close_batch(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -58,7 +58,7 @@ begin
   return holdfast.get_batch(p_id);
 end $$;
 
--- A batch with its status, or null.
+-- Return a batch with its status, or null if it does not exist.
 create or replace function holdfast.get_batch(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -67,7 +67,7 @@ begin
   where b.id = p_id and b.owner is not distinct from coalesce(holdfast.get_end_user_id(), b.owner));
 end $$;
 
--- Count ended members per batch, batches in the order of their ids. p_effects is the argument of
+-- Add ended jobs to the counts of their batches, batches in the order of their ids. p_effects is the argument of
 -- apply_task_end_effects.
 create or replace function holdfast.add_ended_jobs_to_batches(p_effects jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
@@ -88,7 +88,7 @@ begin
   end loop;
 end $$;
 
--- Subtract an ended member that runs again: its batch is no longer complete.
+-- Subtract an ended job that runs again from the counts of its batch, which is no longer complete.
 create or replace function holdfast.subtract_restarted_job_from_batch(p_batch uuid, p_status text, p_now timestamptz)
   returns void
 language plpgsql set search_path = '' as $$
@@ -102,7 +102,7 @@ begin
   end if;
 end $$;
 
--- open, running, succeeded, failed or cancelled.
+-- Return the status of a batch: open, running, succeeded, failed or cancelled.
 create or replace function holdfast.get_batch_status(p_batch holdfast.batches) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -111,7 +111,7 @@ begin
     when p_batch.closed_at is not null then 'running' else 'open' end;
 end $$;
 
--- Write the event whose sequence number the caller has taken.
+-- Write an event of a batch. The caller has already raised the batch's event number.
 create or replace function holdfast.emit_batch_event(p_id uuid, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -123,7 +123,7 @@ begin
   from holdfast.batches b where b.id = p_id;
 end $$;
 
--- Complete a closed batch whose members have all ended, and submit its callback.
+-- Complete a closed batch if all its jobs have ended, and submit its callback job.
 create or replace function holdfast.complete_batch_if_done(p_id uuid, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -147,7 +147,7 @@ declare
 begin
   perform pg_current_xact_id();
   if p_job ? 'tasks' then
-    perform holdfast.insert_graph(v_id, p_job, p_owner, v_now);
+    perform holdfast.insert_graph_job(v_id, p_job, p_owner, v_now);
   else
     perform holdfast.insert_single_task(v_id, p_job, null, p_owner, v_now);
   end if;

@@ -1,7 +1,7 @@
 -- Cancel: decided by one change of the row, and final. What the lease holder sends later is stale. It learns of the
 -- cancellation by a notification, and with its next heartbeat at the latest.
 
--- Cancel a job. Returns {cancelled, status}.
+-- Cancel a job. Returns {cancelled, status}; `cancelled` is false if the job had already ended.
 create or replace function holdfast.cancel_job(p_id uuid, p_reason text default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -15,7 +15,8 @@ begin
   return jsonb_build_object('cancelled', v_cancelled, 'status', holdfast.get_job_status(p_id));
 end $$;
 
--- Cancel a job and return whether this call did it. Takes locks in the order of leases/leases.sql.
+-- Cancel a job that has not ended. Returns whether this call cancelled it. Takes locks in the order of
+-- leases/leases.sql.
 create or replace function holdfast.cancel_job_if_live(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
 language plpgsql set search_path = '' as $$
 declare
@@ -55,8 +56,8 @@ begin
   return true;
 end $$;
 
--- Let workers check their leases at once instead of with their next heartbeat. One notification, however many jobs
--- were cancelled.
+-- Notify workers to check their leases at once instead of with their next heartbeat. Sends one notification, however
+-- many jobs were cancelled.
 create or replace function holdfast.notify_workers_of_cancellation(p_running boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -115,8 +116,8 @@ begin
       return (v_chunk -> 'cancelled')::int;
     end if;
   end loop;
-  perform holdfast.raise_error('HF004', 'No job that was read matches the filter, and there are more jobs.', 'filter',
-    'Use cancel_jobs_chunk, which says where to continue, or filter by owner, batch or ids.');
+  perform holdfast.raise_error('HF004', 'No match among the jobs that were read, and not all jobs were read.', 'filter',
+    'Use cancel_jobs_chunk, which returns where to continue, or filter by owner, batch or ids.');
   return null;
 end $$;
 

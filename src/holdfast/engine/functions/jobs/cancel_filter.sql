@@ -2,10 +2,11 @@
 --
 -- Single tasks are found by id, batch or owner through the index of that column; those of a type or queue through its
 -- lanes, and among the scheduled and running ones; for labels alone all live tasks are read, the oldest first. Then
--- come the jobs of several tasks. A chunk ends when it has found p_limit jobs or read p_scan rows, and says where the
--- next one continues.
+-- come the jobs of several tasks. A chunk ends when it has found p_limit jobs or read p_max_scanned rows, and says
+-- where the next one continues.
 
--- The places where jobs that match a filter can be, in the lock order (leases/leases.sql): single tasks, then jobs.
+-- List the indexes in which jobs that match a filter are found, in the lock order of leases/leases.sql: single tasks,
+-- then jobs.
 create or replace function holdfast.list_cancel_sources(p_filter jsonb, p_owner text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -80,7 +81,7 @@ begin
   return v_cursor;
 end $$;
 
--- The same for jobs of several tasks.
+-- Open a cursor on jobs of several tasks that match a filter, with the same columns as open_cancel_task_cursor.
 create or replace function holdfast.open_cancel_job_cursor(p_filter jsonb, p_owner text, p_from jsonb) returns refcursor
 language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off
   set enable_bitmapscan = off as $$
@@ -102,10 +103,10 @@ begin
   return v_cursor;
 end $$;
 
--- Read one source: the ids that match, the number of rows that were read, and where to continue in it (null: at its
--- end).
+-- Read one index for jobs to cancel. Returns the ids that match, the number of rows that were read, and where to
+-- continue (null: at the end).
 create or replace function holdfast.find_jobs_to_cancel(p_source text, p_filter jsonb, p_owner text, p_from jsonb,
-  p_limit integer, p_scan integer,
+  p_limit integer, p_max_scanned integer,
   out ids uuid[], out rows_read integer, out next jsonb)
 language plpgsql set search_path = '' as $$
 declare
@@ -127,7 +128,7 @@ begin
       ids := ids || v_id;
     end if;
     -- The members of a batch have no order to continue in, and are no more than the batch has.
-    if cardinality(ids) >= p_limit or (rows_read >= p_scan and not p_filter ? 'batch') then
+    if cardinality(ids) >= p_limit or (rows_read >= p_max_scanned and not p_filter ? 'batch') then
       next := jsonb_strip_nulls(jsonb_build_object('source', p_source, 'id', v_id, 'lane', v_lane, 'pos', v_pos, 'at',
         v_at));
       exit;
@@ -136,10 +137,11 @@ begin
   close v_cursor;
 end $$;
 
--- Cancel one chunk: {cancelled, next}. Pass `next` as p_from of the next call; null: everything was read.
+-- Cancel one chunk of the jobs that match a filter. Returns {cancelled, next}. Pass `next` as p_from of the next call;
+-- null means that all rows were read.
 create or replace function holdfast.cancel_jobs_chunk(
   p_filter jsonb, p_reason text default null, p_limit integer default 1000, p_from jsonb default null,
-    p_scan integer default 100000)
+    p_max_scanned integer default 100000)
 returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -147,7 +149,7 @@ declare
   v_owner text := coalesce(v_user, p_filter ->> 'owner');
   v_sources text[] := holdfast.list_cancel_sources(p_filter, v_owner);
   v_limit integer := least(greatest(coalesce(p_limit, 1000), 1), 100000);
-  v_left integer := least(greatest(coalesce(p_scan, 100000), 1), 1000000);
+  v_left integer := least(greatest(coalesce(p_max_scanned, 100000), 1), 1000000);
   v_from jsonb := nullif(p_from, 'null');
   v_matching record;
   v_singles uuid[] := '{}';
@@ -157,7 +159,7 @@ declare
 begin
   if p_filter is null or not p_filter ?| '{owner,type,queue,labels,batch,ids}' then
     perform holdfast.raise_error('HF004', 'The filter is empty.', 'filter',
-      'Give owner, type, queue, labels, batch or ids.');
+      'Set owner, type, queue, labels, batch or ids.');
   end if;
   if v_user <> p_filter ->> 'owner' then
     return '{"cancelled": 0, "next": null}';

@@ -1,7 +1,8 @@
 -- Children: tasks that a running task adds to its own job. Refused if the lease is stale, as every write is.
 
--- Add tasks, as in submit. `after` may also name tasks that the job already has, including the caller. Returns {name:
--- id} of the tasks. Tasks that already exist, because an earlier attempt added them, are returned as they are.
+-- Add tasks to the job of a running task. p_tasks is as in submit; `after` may also name tasks that the job already
+-- has, including the caller. Returns {name: id} of the tasks. Tasks that already exist, because an earlier attempt
+-- added them, are returned as they are.
 create or replace function holdfast.add_tasks(p_task_id uuid, p_attempt integer, p_nonce bigint, p_tasks jsonb)
   returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -20,13 +21,13 @@ begin
   end if;
   perform holdfast.assert_lease(p_task_id, p_attempt, p_nonce);
   if v_job is null then
-    v_job := holdfast.convert_task_to_graph(p_task_id, v_now);
+    v_job := holdfast.convert_task_to_graph_job(p_task_id, v_now);
   end if;
   select jsonb_object_agg(t.name, t.id) into v_existing from holdfast.tasks t where t.job_id = v_job;
   select jsonb_agg(t) into v_new from jsonb_array_elements(p_tasks) as t
     where not v_existing ? coalesce(t ->> 'name', t ->> 'type');
   if v_new is not null then
-    perform holdfast.validate_graph(v_new, array(select jsonb_object_keys(v_existing)));
+    perform holdfast.validate_task_graph(v_new, array(select jsonb_object_keys(v_existing)));
     v_existing := v_existing || holdfast.insert_graph_tasks(v_job, v_new, '{}', (
       select j.owner from holdfast.jobs j where j.id = v_job), v_now, v_existing);
     update holdfast.jobs j set total = j.total + jsonb_array_length(v_new), weight = j.weight + (
@@ -40,7 +41,7 @@ begin
     from (select coalesce(t ->> 'name', t ->> 'type') as name from jsonb_array_elements(p_tasks) as t) as n);
 end $$;
 
--- Resolve dependencies on tasks that had already ended.
+-- Resolve the dependencies of added tasks on tasks that had already ended. Returns the effects of jobs that ended.
 create or replace function holdfast.resolve_added_dependencies(p_job_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
@@ -56,7 +57,7 @@ end $$;
 -- Turn a job of one task into a job of several; its id stays. The caller has locked the task. If another call of the
 -- same lease holder was faster, its job comes after the task in the lock order, so this does not wait for it: the
 -- caller retries.
-create or replace function holdfast.convert_task_to_graph(p_task_id uuid, p_now timestamptz) returns uuid
+create or replace function holdfast.convert_task_to_graph_job(p_task_id uuid, p_now timestamptz) returns uuid
 language plpgsql set search_path = '' as $$
 begin
   if exists (select from holdfast.tasks t where t.id = p_task_id and t.job_id is not null) then
@@ -74,7 +75,7 @@ begin
   from holdfast.lanes l where t.id = p_task_id and l.id = t.lane_id;
   return p_task_id;
 exception when lock_not_available then
-  raise exception using errcode = '40001', message = 'The job is being changed by somebody else; try again.';
+  raise exception using errcode = '40001', message = 'Another transaction is changing the job; try again.';
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'add_tasks');

@@ -21,8 +21,9 @@ begin
   return holdfast.add_ended_tasks_to_job_counts(v_all, p_now);
 end $$;
 
--- What an ended parent means to a child: 0 run, 1 skip, 2 cancel, 3 fail.
-create or replace function holdfast.rate_dependency_outcome(p_on_failure text, p_parent holdfast.tasks) returns integer
+-- Return what an ended parent means to a child, by severity: 0 run, 1 skip, 2 cancel, 3 fail.
+create or replace function holdfast.compute_dependency_severity(p_on_failure text, p_parent holdfast.tasks)
+  returns integer
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when p_parent.status = 'succeeded' or p_on_failure = 'run' then 0
@@ -30,7 +31,8 @@ begin
     when p_parent.status = 'cancelled' then 2 else 3 end;
 end $$;
 
--- Mark the dependencies on ended tasks and move the children. Returns the children that ended.
+-- Mark the dependencies on ended tasks as satisfied, and make their children ready or end them. Returns the children
+-- that ended.
 create or replace function holdfast.satisfy_dependencies(p_parents uuid[], p_now timestamptz) returns uuid[]
 language plpgsql set search_path = '' as $$
 declare
@@ -41,7 +43,7 @@ begin
     update holdfast.dependencies e set satisfied = true
     from holdfast.tasks p
     where e.parent_id = any (p_parents) and not e.satisfied and p.id = e.parent_id
-    returning e.child_id, holdfast.rate_dependency_outcome(e.on_failure, p) as outcome
+    returning e.child_id, holdfast.compute_dependency_severity(e.on_failure, p) as outcome
   ), affected as (
     select child_id, count(*)::int as n, max(outcome) = 3 as fails from marked group by child_id
   ), decided as (
@@ -50,7 +52,7 @@ begin
     from affected d
     join holdfast.tasks c on c.id = d.child_id and c.status || '' = 'waiting'
     left join lateral (
-      select p.name, holdfast.rate_dependency_outcome(e.on_failure, p) as outcome from holdfast.dependencies e
+      select p.name, holdfast.compute_dependency_severity(e.on_failure, p) as outcome from holdfast.dependencies e
         join holdfast.tasks p on p.id = e.parent_id
       where e.child_id = c.id and p.finished_at is not null order by 2 desc, p.finished_at limit 1
     ) as v on true
@@ -117,7 +119,7 @@ begin
   return v_effects;
 end $$;
 
--- The percentage of a weighted sum.
+-- Return the percentage of p_done in p_total.
 create or replace function holdfast.compute_percent(p_done double precision, p_total double precision) returns real
 language plpgsql immutable set search_path = '' as $$
 begin

@@ -16,7 +16,7 @@ create or replace view holdfast.all_tasks as
     h.event_seq, h.batch_id
   from holdfast.history h join holdfast.task_policies k on k.id = h.policy_id;
 
--- The status of a live or ended task.
+-- Return the status of a live or ended task, or null.
 create or replace function holdfast.get_task_status(p_id uuid) returns text
 language plpgsql stable set search_path = '' as $$
 begin
@@ -25,7 +25,7 @@ begin
     (select h.status from holdfast.history h where h.id = p_id order by h.finished_at desc limit 1)));
 end $$;
 
--- The status of a single task as the status of a job.
+-- Return the status of a job of one task, from the status of the task.
 create or replace function holdfast.convert_task_status_to_job_status(p_status text) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -33,7 +33,7 @@ begin
   select case when p_status in ('waiting', 'scheduled', 'ready') then 'queued' else p_status end);
 end $$;
 
--- The status of a job; null if it does not exist.
+-- Return the status of a job, or null if it does not exist.
 create or replace function holdfast.get_job_status(p_id uuid) returns text
 language plpgsql stable set search_path = '' as $$
 begin
@@ -42,7 +42,7 @@ begin
     holdfast.convert_task_status_to_job_status(holdfast.get_task_status(p_id))));
 end $$;
 
--- {name: id} of the tasks of a job.
+-- Return {name: id} of the tasks of a job.
 create or replace function holdfast.get_task_ids_by_name(p_job_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -50,7 +50,7 @@ begin
   select jsonb_object_agg(t.name, t.id) from holdfast.all_tasks t where t.job_id = p_job_id);
 end $$;
 
--- Whether a caller may see a job: services may see all, users their own.
+-- Return whether a user may see a job: users see their own jobs, services (p_user null) all.
 create or replace function holdfast.can_user_see_job(p_job_id uuid, p_user text) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
@@ -62,8 +62,8 @@ begin
       and (p_user is null or h.owner = p_user)));
 end $$;
 
--- A job with its tasks. Its output is that of the submitted task if that task added the others; otherwise that of the
--- only task that nothing depends on, if there is exactly one.
+-- Return a job with its tasks, or null. The output of a job of several tasks is that of the submitted task if that task
+-- added the others; otherwise that of the only task that nothing depends on, if there is exactly one.
 create or replace function holdfast.get_job(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -90,7 +90,7 @@ begin
     'tasks', jsonb_build_array(holdfast.task_to_json(v_task)), 'output', v_task.output);
 end $$;
 
--- The output of a job of several tasks, as described at get_job.
+-- Return the output of a job of several tasks, as described at get_job.
 create or replace function holdfast.get_job_output(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -106,6 +106,7 @@ begin
     when (select count(*) from final_tasks) = 1 then (select output from final_tasks) end);
 end $$;
 
+-- Return a task as JSON.
 create or replace function holdfast.task_to_json(p_task holdfast.all_tasks) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -118,6 +119,7 @@ begin
     'output', p_task.output, 'error', p_task.error));
 end $$;
 
+-- Return {percent, phase, message}.
 create or replace function holdfast.progress_to_json(p_percent real, p_phase text, p_message text) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -125,6 +127,7 @@ begin
   select jsonb_build_object('percent', p_percent, 'phase', p_phase, 'message', p_message));
 end $$;
 
+-- Return a job of several tasks as JSON, without its tasks.
 create or replace function holdfast.job_to_json(p_job holdfast.jobs) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -138,6 +141,7 @@ begin
       'cancelled', p_job.cancelled, 'skipped', p_job.skipped)));
 end $$;
 
+-- Return a job of one task as JSON, with the same fields as job_to_json.
 create or replace function holdfast.single_task_to_job_json(p_task holdfast.all_tasks) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin

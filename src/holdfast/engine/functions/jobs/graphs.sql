@@ -1,6 +1,6 @@
 -- Graphs: jobs of several tasks, inserted at once and validated before any task can run.
 
--- The dependencies that the tasks of a job declare, by name.
+-- Return the dependencies that the tasks of a job declare, by name.
 create or replace function holdfast.parse_dependencies(p_tasks jsonb)
 returns table (child integer, child_name text, parent_name text, on_failure text)
 language plpgsql immutable set search_path = '' as $$
@@ -17,7 +17,7 @@ end $$;
 
 -- Raise HF004 for duplicate names, unknown parents, unknown policies and cycles. `p_known` names the tasks that the
 -- job already has.
-create or replace function holdfast.validate_graph(p_tasks jsonb, p_known text[]) returns void
+create or replace function holdfast.validate_task_graph(p_tasks jsonb, p_known text[]) returns void
 language plpgsql immutable set search_path = '' as $$
 declare
   v_names text[] := array(select coalesce(t ->> 'name', t ->> 'type') from jsonb_array_elements(p_tasks) as t);
@@ -41,12 +41,12 @@ begin
     perform holdfast.raise_error('HF004', format('on_failure must be fail, skip or run, got %s.',
       quote_literal(v_problem)), 'on_failure');
   end if;
-  perform holdfast.validate_acyclic(v_names, p_tasks);
+  perform holdfast.validate_graph_is_acyclic(v_names, p_tasks);
 end $$;
 
 -- Raise HF004 if tasks wait for each other. Tasks that are listed parents first need no search. Otherwise tasks
 -- without remaining parents are removed, round by round.
-create or replace function holdfast.validate_acyclic(p_names text[], p_tasks jsonb) returns void
+create or replace function holdfast.validate_graph_is_acyclic(p_names text[], p_tasks jsonb) returns void
 language plpgsql immutable set search_path = '' as $$
 declare
   v_children int[];
@@ -73,14 +73,15 @@ begin
 end $$;
 
 -- Insert a job of several tasks. Returns {name: id} of its tasks.
-create or replace function holdfast.insert_graph(p_id uuid, p_job jsonb, p_owner text, p_now timestamptz) returns jsonb
+create or replace function holdfast.insert_graph_job(p_id uuid, p_job jsonb, p_owner text, p_now timestamptz)
+  returns jsonb
 language plpgsql set search_path = '' as $$
 declare
   v_tasks jsonb := p_job -> 'tasks';
 begin
   perform holdfast.check_name(coalesce(t ->> 'name', t ->> 'type'), 'name'), holdfast.check_name(t ->> 'type', 'type')
     from jsonb_array_elements(v_tasks) as t;
-  perform holdfast.validate_graph(v_tasks, '{}');
+  perform holdfast.validate_task_graph(v_tasks, '{}');
   insert into holdfast.jobs (id, type, owner, allow_partial, total, weight, params, labels, unique_key, batch_id)
   select p_id, holdfast.check_name(coalesce(p_job ->> 'type', v_tasks #>> '{0,type}'), 'type'), p_owner,
     coalesce((p_job ->> 'partial')::boolean, false), count(*),
@@ -118,7 +119,7 @@ begin
       case when g.pending_parents is null and g.due_at <= p_now then nextval('holdfast.task_positions') end,
       greatest(g.due_at, p_now),
       case when g.pending_parents is not null then 'waiting' when g.due_at <= p_now then 'ready' else 'scheduled' end,
-      holdfast.parse_args(g.body), coalesce(g.body ->> 'name', g.body ->> 'type'), p_owner, g.pending_parents,
+      holdfast.parse_task_args(g.body), coalesce(g.body ->> 'name', g.body ->> 'type'), p_owner, g.pending_parents,
       holdfast.parse_number_field(g.body, 'weight', 0, 1e9),
       coalesce(holdfast.parse_time_field(g.body, 'expires_at'), holdfast.parse_time_field(p_job, 'expires_at'))
     from input g

@@ -1,6 +1,6 @@
 -- History: move ended tasks to the history, and delete them when their time is over. partitions.sql manages the days.
 
--- How long jobs are kept unless their queue says otherwise.
+-- Return how long jobs are kept unless their queue sets another time.
 create or replace function holdfast.get_default_retention(p_status text) returns interval
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -8,7 +8,7 @@ begin
   select case when p_status in ('failed', 'partial') then interval '7 days' else interval '1 day' end);
 end $$;
 
--- How long a queue keeps jobs that ended with this status.
+-- Return how long a queue keeps jobs that ended with this status.
 create or replace function holdfast.get_job_retention(p_status text, p_queue text) returns interval
 language plpgsql stable set search_path = '' as $$
 begin
@@ -68,7 +68,7 @@ begin
   return v_count;
 end $$;
 
--- Delete jobs of several tasks whose time is over, with their dependencies.
+-- Delete jobs of several tasks whose retention has ended, with their dependencies. Returns their number.
 create or replace function holdfast.delete_expired_jobs(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -81,7 +81,8 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Delete expired rows that are in no partition of a day, and rows that belong to deleted jobs; up to p_limit of each.
+-- Delete expired rows of the default partitions, and rows that belong to deleted jobs, up to p_limit of each. Returns
+-- their number.
 create or replace function holdfast.delete_expired_rows(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare

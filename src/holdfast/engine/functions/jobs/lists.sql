@@ -4,10 +4,10 @@
 -- read in each of the three tables where jobs are. A page ends where the first of these scans ends, and the next page
 -- begins there. So a page may be short or empty and not be the last: `next` tells.
 
--- Ids that match, at most p_limit + 1. `floor` is the id below which not every row was read; null if no scan had to
--- stop.
+-- Find the ids of jobs that match a filter, newest first, at most p_limit + 1. `floor` is the id below which not every
+-- row was read; null if no scan had to stop.
 create or replace function holdfast.find_filtered_job_ids(p_filter jsonb, p_before uuid, p_limit integer,
-  p_scan integer,
+  p_max_scanned integer,
   out ids uuid[], out floor uuid)
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
@@ -17,10 +17,11 @@ declare
   v_queue text := p_filter ->> 'queue';
   v_labels jsonb := p_filter -> 'labels';
   v_has_filter boolean := p_filter ?| '{type,queue,labels}';
-  v_scan integer := case when v_has_filter then p_scan else p_limit + 1 end;
+  v_scan integer := case when v_has_filter then p_max_scanned else p_limit + 1 end;
   -- The queues of a job of several tasks are scanned up for each job, in every day of the history.
-  v_job_scan integer := case when not v_has_filter then p_limit + 1 when v_queue is null then greatest(p_scan / 10, 1)
-    else greatest(p_scan / 100, 1) end;
+  v_job_scan integer := case when not v_has_filter then p_limit + 1 when v_queue is null
+    then greatest(p_max_scanned / 10, 1)
+    else greatest(p_max_scanned / 100, 1) end;
   v_policies bigint[] := case when v_type is not null or v_queue is not null
     then array(select k.id from holdfast.task_policies k
     where (v_type is null or k.type = v_type) and (v_queue is null or k.queue = v_queue)) end;
@@ -74,10 +75,11 @@ begin
   into ids, floor;
 end $$;
 
--- A page: {rows, next, truncated}. Pass `next` as p_before of the next page; null at the end. `truncated` says that
--- this page stopped after reading p_scan rows, before it was full.
+-- Return a page of jobs: {rows, next, truncated}. Pass `next` as p_before of the next page; null at the end.
+-- `truncated` says that this page stopped after reading p_max_scanned rows, before it was full.
 create or replace function holdfast.list_jobs_page(
-  p_filter jsonb default '{}', p_before uuid default null, p_limit integer default 50, p_scan integer default 100000)
+  p_filter jsonb default '{}', p_before uuid default null, p_limit integer default 50,
+    p_max_scanned integer default 100000)
     returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -87,14 +89,14 @@ declare
 begin
   select * into v_page from holdfast.find_filtered_job_ids(coalesce(p_filter, '{}'),
     coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), v_limit,
-    least(greatest(coalesce(p_scan, 100000), 100), 1000000));
+    least(greatest(coalesce(p_max_scanned, 100000), 100), 1000000));
   v_more := cardinality(v_page.ids) > v_limit;
   return jsonb_build_object('rows', holdfast.jobs_to_json(v_page.ids[1 : v_limit]),
     'next', case when v_more then v_page.ids[v_limit] else v_page.floor end, 'truncated', not v_more
       and v_page.floor is not null);
 end $$;
 
--- Jobs by id, newest first.
+-- Return jobs by id as a JSON array, newest first.
 create or replace function holdfast.jobs_to_json(p_ids uuid[]) returns jsonb
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
@@ -106,8 +108,8 @@ begin
     ) as f);
 end $$;
 
--- Only the rows of a page; p_before is the last id of the page before. The rows do not say that the scan stopped
--- early: list_jobs_page does.
+-- List jobs that match a filter, newest first. p_before is the last id of the previous page. The rows do not tell
+-- whether the scan stopped early; list_jobs_page does.
 create or replace function holdfast.list_jobs(p_filter jsonb default '{}', p_before uuid default null,
   p_limit integer default 50)
 returns setof jsonb
@@ -117,12 +119,12 @@ declare
 begin
   if (v_page -> 'truncated')::boolean then
     raise notice 'Jobs older than % were not read.',
-      v_page ->> 'next' using hint = 'Use holdfast.list_jobs_page, which says where to continue.';
+      v_page ->> 'next' using hint = 'Use holdfast.list_jobs_page, which returns where to continue.';
   end if;
   return query select r.body from jsonb_array_elements(v_page -> 'rows') with ordinality as r (body, n) order by r.n;
 end $$;
 
--- Jobs whose id begins with these hexadecimal digits, for people who copy the first part of an id.
+-- Find jobs whose id begins with these hexadecimal digits, for people who copy the first part of an id.
 create or replace function holdfast.find_jobs_by_id_prefix(p_prefix text, p_limit integer default 10) returns setof uuid
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare

@@ -43,7 +43,7 @@ begin
   return v_count;
 end $$;
 
--- Log lines of a job, oldest first: those after p_after, or the most recent ones if p_newest is set.
+-- Return log lines of a job, oldest first: the lines after p_after, or the most recent ones if p_newest is set.
 create or replace function holdfast.read_logs(
   p_job uuid, p_after bigint default 0, p_limit integer default 500, p_task uuid default null,
   p_level text default 'debug', p_newest boolean default false)

@@ -4,9 +4,10 @@
 -- a task has already reported is subtracted when it ends. It never goes down, and reaches 100 only when the job has
 -- ended.
 
--- Save the progress of a worker's tasks: {task id: {percent, phase, message}}. p_held: tasks whose lease was just
--- checked.
-create or replace function holdfast.save_progress(p_progress jsonb, p_held uuid[], p_now timestamptz) returns void
+-- Save the progress of several tasks of a worker: {task id: {percent, phase, message}}. p_held has the ids of the tasks
+-- whose lease was just checked.
+create or replace function holdfast.save_progress_of_tasks(p_progress jsonb, p_held uuid[], p_now timestamptz)
+  returns void
 language plpgsql set search_path = '' as $$
 declare
   v_task record;
@@ -63,7 +64,7 @@ begin
   end if;
 end $$;
 
--- Add the progress of a task to its job.
+-- Add the progress of a task to the percentage of its job.
 create or replace function holdfast.save_job_progress(
   p_job uuid, p_gain double precision, p_phase text, p_message text, p_task text, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
@@ -81,7 +82,7 @@ begin
     jsonb_build_object('percent', v_job.percent, 'phase', v_job.phase, 'message', v_job.message, 'task', p_task)));
 end $$;
 
--- Report the progress of one task, for workers in any language.
+-- Save the progress of one task, for workers in any language. Raises HF001 if the lease is stale.
 create or replace function holdfast.progress(
   p_task_id uuid, p_attempt integer, p_nonce bigint,
   p_percent double precision default null, p_phase text default null, p_message text default null) returns void
@@ -98,7 +99,7 @@ begin
     holdfast.now());
 end $$;
 
--- The events of a job after sequence number p_after, oldest first. Event streams read this.
+-- List the events of a job after sequence number p_after, oldest first. Event streams read them.
 create or replace function holdfast.list_job_events(p_job_id uuid, p_after bigint default 0,
   p_limit integer default 100)
 returns table (seq bigint, at timestamptz, kind text, body jsonb)

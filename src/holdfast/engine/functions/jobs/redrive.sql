@@ -32,7 +32,8 @@ begin
       coalesce(holdfast.parse_time_field(p_filter, 'until'), holdfast.now())) end;
 end $$;
 
--- The jobs, at most p_limit, and the time from which on others were not read; null: all were read.
+-- Find at most p_limit failed jobs that match a filter. `next` is the time from which on jobs were not read; null if
+-- all were read.
 create or replace function holdfast.find_failed_job_ids(p_filter jsonb, p_limit integer, out ids uuid[],
   out next timestamptz)
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
@@ -85,7 +86,7 @@ begin
   end if;
 end $$;
 
--- Failed tasks in the order of their time.
+-- List failed tasks in the order in which they failed.
 create or replace function holdfast.list_failed_tasks_by_time(p_filter jsonb, p_from timestamptz, p_until timestamptz,
   p_max_rows integer)
 returns table (scan bigint, rows_read bigint, at timestamptz, task_id uuid, job_id uuid, policy_id bigint, owner text,
@@ -126,7 +127,7 @@ begin
     and t.status || '' = 'failed';
 end $$;
 
--- Failed tasks of an error cause. Any attempt with the cause counts, as in the groups that the dashboard shows. A
+-- List failed tasks of an error cause. Any attempt with the cause counts, as in the groups that the dashboard shows. A
 -- task with many such attempts is returned many times.
 create or replace function holdfast.list_failed_tasks_by_cause(p_cause text, p_from timestamptz, p_max_rows integer)
 returns table (scan bigint, rows_read bigint, at timestamptz, task_id uuid, job_id uuid, policy_id bigint, owner text,
@@ -152,7 +153,7 @@ begin
   ) as f on true;
 end $$;
 
--- Failed tasks of the given jobs.
+-- List the failed tasks of these jobs.
 create or replace function holdfast.list_failed_tasks_by_job_ids(p_ids uuid[])
 returns table (scan bigint, rows_read bigint, at timestamptz, task_id uuid, job_id uuid, policy_id bigint, owner text,
   finished_at timestamptz, error jsonb)

@@ -1,7 +1,7 @@
 -- Build the submission of an existing job, to run it again as a new one.
 
--- A job as an argument of `submit`, to run it again as a new job, changed or not. Without its keys and times, which
--- belong to the old job, and without tasks that other tasks added, which will add them again: those are younger than
+-- Return an existing job as an argument of `submit`, to run it again as a new job. The argument has no keys and times,
+-- which belong to the old job, and no tasks that other tasks added, which will add them again: those are younger than
 -- the job.
 create or replace function holdfast.get_job_submission(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
@@ -35,7 +35,7 @@ begin
       'tasks', v_tasks);
 end $$;
 
--- One task as an argument of `submit`.
+-- Return an existing task as an element of `tasks` in the argument of `submit`.
 create or replace function holdfast.get_task_submission(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin

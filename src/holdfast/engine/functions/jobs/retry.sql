@@ -20,7 +20,7 @@ begin
   select j.status, j.batch_id, j.finished_at is not null as ended into v_before from holdfast.jobs j
     where j.id = p_id for update;
   if found then
-    v_count := holdfast.retry_graph(p_id, p_from, v_due, v_now);
+    v_count := holdfast.retry_graph_job(p_id, p_from, v_due, v_now);
   else
     perform holdfast.unarchive_tasks(array(select h.id from holdfast.history h where h.id = p_id and h.job_id is null));
     select t.status, t.batch_id, true as ended into v_before from holdfast.tasks t
@@ -36,8 +36,8 @@ begin
   return jsonb_build_object('restarted', v_count, 'status', holdfast.get_job_status(p_id));
 end $$;
 
--- Run tasks of a job of several tasks again.
-create or replace function holdfast.retry_graph(p_id uuid, p_from text[], p_due timestamptz, p_now timestamptz)
+-- Run tasks of a job of several tasks again, with all tasks that depend on them. Returns the number of tasks.
+create or replace function holdfast.retry_graph_job(p_id uuid, p_from text[], p_due_at timestamptz, p_now timestamptz)
   returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -48,19 +48,19 @@ begin
     and case when p_from is null then t.status || '' in ('failed', 'cancelled') else t.name = any (p_from) end);
   if p_from is not null then
     if cardinality(v_task_ids) < cardinality(p_from) then
-      perform holdfast.raise_error('HF004', 'from names a task that is not part of the job.', 'from');
+      perform holdfast.raise_error('HF004', 'from names a task that the job does not have.', 'from');
     end if;
     v_task_ids := holdfast.list_tasks_with_descendants(v_task_ids);
   end if;
   if exists (select from holdfast.tasks t where t.id = any (v_task_ids)
     and t.status || '' in ('waiting', 'scheduled', 'ready', 'running')) then
-    perform holdfast.raise_error('HF003', 'A task that would run again has not ended yet.', 'id',
+    perform holdfast.raise_error('HF003', 'A task to retry has not ended yet.', 'id',
       'Cancel the job first, or wait for it.');
   end if;
   update holdfast.dependencies e set satisfied = not (e.parent_id = any (v_task_ids))
     and p.status || '' in ('succeeded', 'failed', 'cancelled')
   from holdfast.tasks p where e.child_id = any (v_task_ids) and p.id = e.parent_id;
-  perform holdfast.reset_task_for_retry(i, p_due, (
+  perform holdfast.reset_task_for_retry(i, p_due_at, (
       select count(*) filter (where not e.satisfied)::int from holdfast.dependencies e
         where e.child_id = i having count(*) > 0), p_now)
     from unnest(v_task_ids) as i;
@@ -69,15 +69,16 @@ begin
 end $$;
 
 -- Make an ended task waiting, scheduled or ready again.
-create or replace function holdfast.reset_task_for_retry(p_id uuid, p_due timestamptz, p_pending_parents integer,
+create or replace function holdfast.reset_task_for_retry(p_id uuid, p_due_at timestamptz, p_pending_parents integer,
   p_now timestamptz)
   returns void
 language plpgsql set search_path = '' as $$
 begin
   update holdfast.tasks t set
-    status = case when p_pending_parents > 0 then 'waiting' when p_due > p_now then 'scheduled' else 'ready' end,
-    pos = case when coalesce(p_pending_parents, 0) = 0 and p_due <= p_now then nextval('holdfast.task_positions') end,
-    due_at = greatest(p_due, p_now), pending_parents = p_pending_parents, failures = 0, crashes = 0, snoozes = null,
+    status = case when p_pending_parents > 0 then 'waiting' when p_due_at > p_now then 'scheduled' else 'ready' end,
+    pos = case when coalesce(p_pending_parents, 0) = 0 and p_due_at <= p_now
+      then nextval('holdfast.task_positions') end,
+    due_at = greatest(p_due_at, p_now), pending_parents = p_pending_parents, failures = 0, crashes = 0, snoozes = null,
       nonce = null,
       lease_until = null,
     finished_at = null, output = null, error = null, percent = null, phase = null, message = null,
@@ -113,7 +114,7 @@ begin
   return v_ids;
 end $$;
 
--- The given tasks and all that depend on them.
+-- Return the ids of these tasks and of all tasks that depend on them.
 create or replace function holdfast.list_tasks_with_descendants(p_ids uuid[]) returns uuid[]
 language plpgsql stable set search_path = '' as $$
 begin
@@ -126,7 +127,7 @@ begin
     select b.id from below b);
 end $$;
 
--- Compute the counts of a job again after some of its tasks were reset.
+-- Compute the task counts of a job again after some of its tasks were reset.
 create or replace function holdfast.recount_job_tasks(p_id uuid, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare

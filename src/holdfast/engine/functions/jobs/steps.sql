@@ -1,6 +1,6 @@
 -- Steps: saved results of parts of a task, so that its next attempt need not do them again.
 
--- The saved steps of a task: {name: value}.
+-- Return the saved results of the steps of a running task: {name: value}.
 create or replace function holdfast.get_step_results(p_task_id uuid, p_attempt integer, p_nonce bigint) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -13,7 +13,7 @@ begin
     where s.task_id = p_task_id);
 end $$;
 
--- Save the value of a step and return the stored one: the first value stays.
+-- Save the result of a step and return the stored result: the first one stays.
 create or replace function holdfast.save_step_result(p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text,
   p_value jsonb)
 returns jsonb
@@ -34,7 +34,8 @@ begin
   return v_value;
 end $$;
 
--- The same for a step that saved files. They belong to the step if the value of this attempt is the stored one.
+-- Save the result of a step that saved files. The files belong to the step if the result of this attempt is the stored
+-- one.
 create or replace function holdfast.save_step_result_with_files(
   p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text, p_value jsonb, p_files uuid[]) returns jsonb
 language plpgsql security definer set search_path = '' as $$

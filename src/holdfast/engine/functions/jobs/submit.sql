@@ -38,7 +38,7 @@ begin
     p_job := p_job - 'check';
   end if;
   if p_job ?| '{debounce_s,throttle_s}' then
-    p_job := holdfast.parse_debounce_options(p_job);
+    p_job := holdfast.apply_debounce_options(p_job);
   end if;
   if p_job ?| '{key,unique_key}' then
     v_existing := coalesce(
@@ -54,7 +54,7 @@ begin
       'tasks', holdfast.get_task_ids_by_name(v_existing));
   end if;
   if v_owner is not null and exists (select from holdfast.quotas) then
-    perform holdfast.charge_operations(v_owner, 1, v_now);
+    perform holdfast.charge_operation_quota(v_owner, 1, v_now);
   end if;
   if v_tasks is null then
     v_names := holdfast.insert_single_task(v_id, p_job, null, v_owner, v_now);
@@ -64,7 +64,7 @@ begin
     and coalesce(p_job ->> 'type', v_tasks #>> '{0,type}') = v_tasks #>> '{0,type}' then
     v_names := holdfast.insert_single_task(v_id, v_tasks -> 0, p_job, v_owner, v_now);
   else
-    v_names := holdfast.insert_graph(v_id, p_job, v_owner, v_now);
+    v_names := holdfast.insert_graph_job(v_id, p_job, v_owner, v_now);
   end if;
   if p_job ? 'batch' then
     perform holdfast.add_jobs_to_batch(p_job ->> 'batch', 1);
@@ -88,7 +88,7 @@ begin
     batch_id)
   values (p_id, v_lane, case when v_due <= p_now then nextval('holdfast.task_positions') end,
     greatest(v_due, p_now), case when v_due <= p_now then 'ready' else 'scheduled' end,
-    case when pg_column_size(p_task) > 262144 then holdfast.parse_args(p_task)
+    case when pg_column_size(p_task) > 262144 then holdfast.parse_task_args(p_task)
       else p_task -> 'args' end, p_task ->> 'name', p_owner,
     case when p_task ? 'expires_at' or v_job ? 'expires_at'
       then coalesce(holdfast.parse_time_field(p_task, 'expires_at'), holdfast.parse_time_field(v_job,

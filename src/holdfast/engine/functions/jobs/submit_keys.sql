@@ -1,7 +1,7 @@
 -- Idempotency keys and unique keys of jobs.
 
--- Reserve a key for a job, or return the job that holds it, which may already be deleted. The loser of a race waits
--- here for the commit or rollback of the winner.
+-- Reserve a key for a job, or return the id of the job that holds the key, which may already be deleted. The loser of a
+-- race waits here for the commit or rollback of the winner.
 create or replace function holdfast.reserve_idempotency_key(
   p_scope text, p_key text, p_job_id uuid, p_hash bytea, p_active_only boolean) returns uuid
 language plpgsql set search_path = '' as $$
@@ -49,7 +49,7 @@ begin
     select k.job_id, k.keep_until into v_existing, v_until from holdfast.idempotency_keys k
     where k.scope = v_scope and k.key = p_job ->> 'unique_key' for update;
     if v_throttle is null then
-      update holdfast.tasks t set args = holdfast.parse_args(p_job),
+      update holdfast.tasks t set args = holdfast.parse_task_args(p_job),
         due_at = holdfast.parse_due_time(p_job, null, p_now)
       where t.id = v_existing and t.status || '' = 'scheduled' and t.attempt = 0;
       v_existing := case when found then v_existing end;

@@ -20,7 +20,7 @@ begin
   end if;
 end $$;
 
--- Whether all jobs are single tasks without keys, batch and checks.
+-- Return whether all jobs are single tasks without keys, batch and argument checks.
 create or replace function holdfast.are_plain_single_task_jobs(p_jobs jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -29,7 +29,7 @@ begin
   from jsonb_array_elements(p_jobs) as j);
 end $$;
 
--- Whether the jobs are simple and differ only in their arguments, as most bulk submits do.
+-- Return whether the jobs are plain single tasks that differ only in their arguments, as in most bulk submits.
 create or replace function holdfast.differ_only_in_args(p_jobs jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -40,8 +40,8 @@ begin
       then j - 'args' <> v_options else true end);
 end $$;
 
--- Insert uniform jobs: everything but the arguments is read once. The ids rise by one from a random start, so that
--- they are neighbours in the index.
+-- Insert jobs that differ only in their arguments; all other options are read once. The ids rise by one from a random
+-- start, so that they are neighbours in the index.
 create or replace function holdfast.insert_uniform_jobs(p_jobs jsonb, p_options jsonb) returns setof jsonb
 language plpgsql set search_path = '' set jit = off as $$
 declare
@@ -56,7 +56,7 @@ declare
 begin
   perform pg_current_xact_id();
   if v_owner is not null then
-    perform holdfast.charge_operations(v_owner, jsonb_array_length(p_jobs), v_now);
+    perform holdfast.charge_operation_quota(v_owner, jsonb_array_length(p_jobs), v_now);
   end if;
   v_lane := holdfast.find_lane_for_task(p_options, p_options, v_owner);
   v_id := left(v_id, 24);
@@ -66,7 +66,7 @@ begin
     case when v_ready then nextval('holdfast.task_positions') end, greatest(v_due, v_now), case when v_ready
       then 'ready'
       else 'scheduled' end,
-    case when pg_column_size(e.body) > 262144 then holdfast.parse_args(e.body) else e.body -> 'args' end,
+    case when pg_column_size(e.body) > 262144 then holdfast.parse_task_args(e.body) else e.body -> 'args' end,
     p_options ->> 'name', v_owner, v_before, nullif(p_options -> 'labels', 'null')
   from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
   returning jsonb_build_object('id', t.id, 'created', true, 'status', 'queued');
@@ -75,7 +75,7 @@ begin
   end if;
 end $$;
 
--- Insert simple jobs.
+-- Insert jobs that are plain single tasks, with one statement. Returns their ids.
 create or replace function holdfast.insert_single_task_jobs(p_jobs jsonb) returns setof uuid
 language plpgsql set search_path = '' set jit = off as $$
 declare
@@ -85,7 +85,7 @@ declare
   v_lanes bigint[];
 begin
   perform pg_current_xact_id();
-  perform holdfast.charge_operations(p_jobs, v_now);
+  perform holdfast.charge_operation_quota(p_jobs, v_now);
   v_id := left(v_id, 24);
   v_lanes := holdfast.find_lanes_for_jobs(p_jobs);
   return query
@@ -95,7 +95,7 @@ begin
     case when d.due_at is null or d.due_at <= v_now then nextval('holdfast.task_positions') end, greatest(d.due_at,
       v_now),
     case when d.due_at is null or d.due_at <= v_now then 'ready' else 'scheduled' end,
-    case when pg_column_size(e.body) > 262144 then holdfast.parse_args(e.body) else e.body -> 'args' end,
+    case when pg_column_size(e.body) > 262144 then holdfast.parse_task_args(e.body) else e.body -> 'args' end,
     e.body ->> 'name', e.body ->> 'owner',
     case when e.body ? 'expires_at' then holdfast.parse_time_field(e.body, 'expires_at') end,
       nullif(e.body -> 'labels', 'null')
@@ -106,7 +106,7 @@ begin
   perform holdfast.wake_workers(array(select distinct l from unnest(v_lanes) as l));
 end $$;
 
--- The lane of each job, or a single one if it is the same for all.
+-- Return the lane of each job, or a single lane if it is the same for all.
 create or replace function holdfast.find_lanes_for_jobs(p_jobs jsonb) returns bigint[]
 language plpgsql set search_path = '' set jit = off as $$
 declare
@@ -119,7 +119,8 @@ begin
         0)::smallint as priority,
       e.body ->> 'limit_key' as limit_key,
       case when coalesce(e.body ->> 'queue', 'default') = any (v_fair) then e.body ->> 'owner' end as owner,
-      case when e.body ?| '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}' then holdfast.parse_policy(e.body)
+      case when e.body ?| '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}'
+        then holdfast.parse_retry_policy(e.body)
         else '{}' end as policy
     from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
   ), lanes as materialized (

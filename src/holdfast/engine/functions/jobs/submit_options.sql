@@ -1,7 +1,7 @@
 -- Read and check the options of a submitted job or task.
 
--- The retry policy of a task: only the options that were submitted.
-create or replace function holdfast.parse_policy(p_task jsonb) returns jsonb
+-- Return the retry policy of a task: only the options that were submitted.
+create or replace function holdfast.parse_retry_policy(p_task jsonb) returns jsonb
 language sql immutable parallel safe as $$
   select case when p_task operator(pg_catalog.?|)
     '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}'::pg_catalog.text[]
@@ -12,7 +12,7 @@ language sql immutable parallel safe as $$
   else '{}'::pg_catalog.jsonb end
 $$;
 
--- When a task is due: its own run_at or delay_s, else those of the job, else now.
+-- Return when a task is due: by its own run_at or delay_s, else by those of the job, else now.
 create or replace function holdfast.parse_due_time(p_task jsonb, p_job jsonb, p_now timestamptz) returns timestamptz
 language plpgsql stable set search_path = '' as $$
 begin
@@ -27,8 +27,8 @@ begin
     p_now + holdfast.parse_number_field(p_task, 'delay_s', 0, 315360000) * interval '1 second', p_now);
 end $$;
 
--- The arguments of a task, or HF004 if they are longer than 256 KiB.
-create or replace function holdfast.parse_args(p_task jsonb) returns jsonb
+-- Return the arguments of a task. Raises HF004 if they are longer than 256 KiB.
+create or replace function holdfast.parse_task_args(p_task jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   if pg_column_size(p_task -> 'args') > 262144 then
@@ -38,7 +38,7 @@ begin
   return p_task -> 'args';
 end $$;
 
--- The lane of a submitted task.
+-- Return the id of the lane of a submitted task.
 create or replace function holdfast.find_lane_for_task(p_task jsonb, p_job jsonb, p_owner text) returns bigint
 language plpgsql set search_path = '' as $$
 begin
@@ -51,10 +51,10 @@ begin
     coalesce(holdfast.parse_number_field(p_task, 'priority', -100, 100), holdfast.parse_number_field(p_job, 'priority',
       -100, 100),
       0)::smallint,
-    coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.parse_policy(p_task), p_owner);
+    coalesce(p_task ->> 'limit_key', p_job ->> 'limit_key'), holdfast.parse_retry_policy(p_task), p_owner);
 end $$;
 
--- End users may submit only the task types that the option `public_types` lists.
+-- Raise HF005 if an end user submits a task type that the option `public_types` does not list.
 create or replace function holdfast.check_user_may_submit_types(p_job jsonb) returns void
 language plpgsql stable set search_path = '' as $$
 declare
@@ -72,9 +72,9 @@ begin
   end loop;
 end $$;
 
--- debounce_s and throttle_s need a unique key. A debounced job starts after its delay unless another one replaces it
--- first.
-create or replace function holdfast.parse_debounce_options(p_job jsonb) returns jsonb
+-- Check debounce_s and throttle_s, which need a unique key, and return the job. A debounced job gets debounce_s as its
+-- delay_s: it starts after this delay unless another job replaces it first.
+create or replace function holdfast.apply_debounce_options(p_job jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   if p_job ->> 'unique_key' is null then
@@ -90,7 +90,7 @@ begin
     else '{}' end;
 end $$;
 
--- The hash of what must be equal for a key to mean the same job: everything but the key and the trace context.
+-- Return the hash of a job without its key and trace context. Two submits with the same key must have the same hash.
 create or replace function holdfast.hash_job_body(p_job jsonb) returns bytea
 language plpgsql immutable set search_path = '' as $$
 begin

@@ -4,7 +4,8 @@
 -- lane is inserted with one statement. Which workers sleep is looked up at once, because the commit comes next
 -- (leases/wakeups.sql). Every other job takes the path of `submit`, and the result is the same on both paths.
 
--- Whether a job is a single task that a service submits to run now, about which only its lane must be found.
+-- Return whether a job is a single task that a service submits to run now and whose options need no check other than
+-- its lane.
 create or replace function holdfast.is_plain_single_task_job(p_job jsonb) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
@@ -18,7 +19,7 @@ begin
       else false end;
 end $$;
 
--- The same as submit, faster for plain tasks.
+-- Submit one job in a transaction that does nothing else. The result is that of submit; plain tasks are faster.
 create or replace function holdfast.submit_standalone(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
@@ -40,7 +41,7 @@ begin
         and coalesce(l.limit_key, '') = coalesce(p_job ->> 'limit_key', '')
           and l.limit_key is not distinct from p_job ->> 'limit_key'
         and coalesce(l.fair_owner, '') = '' and l.fair_owner is null
-      where k.queue = v_queue and k.type = v_type and k.policy = holdfast.parse_policy(p_job)
+      where k.queue = v_queue and k.type = v_type and k.policy = holdfast.parse_retry_policy(p_job)
         and (p_job ->> 'owner' is null or not exists (select from holdfast.quotas)
           and not exists (select from holdfast.queues q where q.name = v_queue and q.fair_owners))
       order by l.id limit 1) as l

@@ -4,7 +4,7 @@
 -- Clients that wait for a job also watch it. A job of one task without an owner has no events, so its start and its
 -- end are announced by the functions that cause them.
 
--- Watch exactly these jobs for two minutes.
+-- Replace the set of jobs that a watcher watches, for two minutes.
 create or replace function holdfast.watch_jobs(p_watcher text, p_jobs uuid[]) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -14,7 +14,7 @@ begin
   on conflict (job_id, watcher) do update set until = excluded.until;
 end $$;
 
--- Watch these jobs for two minutes, and no longer those in p_done.
+-- Watch these jobs for two minutes, and stop watching the jobs in p_done.
 create or replace function holdfast.register_job_waiter(p_watcher text, p_jobs uuid[], p_done uuid[] default '{}')
   returns void
 language plpgsql security definer set search_path = '' as $$
@@ -26,7 +26,7 @@ begin
   on conflict (job_id, watcher) do update set until = excluded.until;
 end $$;
 
--- Announce tasks that just started, ended or were given back. Most of the time no one watches.
+-- Notify watchers of tasks that just started, ended or were released. Most of the time no one watches.
 create or replace function holdfast.notify_job_waiters(p_ids uuid[]) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -36,8 +36,8 @@ begin
   end if;
 end $$;
 
--- A condition of the claim, evaluated only while any job is watched. The start of a job of several tasks has an
--- event.
+-- Notify watchers that a job of one task started. Always returns true: a claim calls it as a condition, only while any
+-- job is watched. The start of a job of several tasks has an event.
 create or replace function holdfast.notify_task_started(p_id uuid, p_job uuid) returns boolean
 language plpgsql set search_path = '' as $$
 begin
@@ -47,7 +47,7 @@ begin
   return true;
 end $$;
 
--- Announce new events of watched jobs.
+-- Notify watchers of new events of watched jobs (trigger).
 create or replace function holdfast.notify_event_watchers() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -57,7 +57,8 @@ begin
   return null;
 end $$;
 
--- The last event and the status of jobs, by primary key: the caller compares them with what it has already sent.
+-- Return the last event number and the status of jobs, by primary key. The caller compares the number with the last
+-- event that it has sent.
 create or replace function holdfast.get_last_event_numbers(p_jobs uuid[]) returns table (id uuid, seq bigint,
   status text)
 language plpgsql stable security definer set search_path = '' as $$
@@ -73,7 +74,7 @@ begin
   select b.id, b.event_seq, holdfast.get_batch_status(b) from holdfast.batches b where b.id = any (p_jobs);
 end $$;
 
--- Events of several jobs, each after its own sequence number.
+-- List events of several jobs, each after the sequence number that p_after has for it.
 create or replace function holdfast.list_watched_events(p_jobs uuid[], p_after bigint[], p_limit integer)
 returns table (job_id uuid, seq bigint, at timestamptz, kind text, body jsonb)
 language plpgsql stable security definer set search_path = '' as $$

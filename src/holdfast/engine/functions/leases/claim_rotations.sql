@@ -1,6 +1,7 @@
 -- Rotations: lanes with a limit key or a fair owner, which take turns. claim.sql explains the protocol.
 
--- The rotations of these queues: a queue, a type and a priority. Steps from one to the next in the index.
+-- List the rotations of these queues. A rotation is a queue, a type and a priority. The scan steps from one rotation to
+-- the next in the index.
 create or replace function holdfast.list_lane_rotations(p_queues text[], p_types text[])
   returns table (queue text, type text, priority smallint)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
@@ -67,7 +68,7 @@ begin
   end loop;
 end $$;
 
--- The next lanes of a rotation, from the one after p_from around to it.
+-- List the next lanes of a rotation, starting after lane p_from and wrapping around to it.
 create or replace function holdfast.list_rotation_lanes_from(p_queue text, p_type text, p_priority smallint,
   p_from bigint, p_max_visits integer)
 returns table (id bigint, turn bigint)
@@ -87,9 +88,9 @@ begin
   ) as r limit p_max_visits;
 end $$;
 
--- The lanes of one rotation. Waiting counts from when a lane was last served, so that a long backlog gains nothing.
--- The hints of these lanes are in `lane_cursors`, the newest version first. They are written by every second claim,
--- and when they have become old.
+-- List the lanes of one rotation with their rank. Waiting counts from when a lane was last served, so that a long
+-- backlog gains nothing. The hints of these lanes are in `lane_cursors`, the newest version first. They are written by
+-- every second claim, and when they have become old.
 create or replace function holdfast.rank_lanes_of_one_rotation(
   p_queue text, p_type text, p_priority smallint, p_rotation text, p_from bigint, p_max_lanes integer,
     p_max_visits integer, p_now timestamptz)
@@ -177,7 +178,8 @@ begin
   order by rank desc, f.turn;
 end $$;
 
--- Where the next claim continues in each rotation: after the lanes that were served, up to the first that was not.
+-- Return where the next claim continues in each rotation: after the lanes that were served, up to the first that was
+-- not.
 create or replace function holdfast.advance_rotations(p_rotations jsonb, p_lanes holdfast.claim_lane[],
   p_served bigint[]) returns jsonb
 language plpgsql stable set search_path = '' as $$

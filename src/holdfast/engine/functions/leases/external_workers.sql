@@ -3,7 +3,7 @@
 -- claim_tasks returns the lease of a task as (attempt, nonce), and every later call passes it. A call with a stale
 -- lease is refused with SQLSTATE HF001. A call that is repeated because its response was lost succeeds.
 
--- Claim up to p_max_tasks tasks.
+-- Claim up to p_max_tasks tasks, for workers in any language. Each row has the lease of a task: (attempt, nonce).
 create or replace function holdfast.claim_tasks(
   p_worker text, p_max_tasks integer default 1, p_task_types text[] default null, p_queues text[] default null)
 returns table (id uuid, job_id uuid, name text, type text, queue text, attempt integer, nonce bigint, args jsonb,
@@ -34,7 +34,7 @@ begin
   where b.id is not null;
 end $$;
 
--- Record one outcome, or raise HF001 if the lease is stale.
+-- Record the outcome of one task, or raise HF001 if the lease is stale.
 create or replace function holdfast.finish_one_task(p_id uuid, p_attempt integer, p_nonce bigint, p_outcome text,
   p_body jsonb) returns void
 language plpgsql set search_path = '' as $$

@@ -8,7 +8,7 @@
 -- Rows are found by primary key only. The condition on the status is written so that it matches no partial index: the
 -- planner would read that index and the dead entries that an old snapshot keeps in it.
 
--- Record outcomes. Returns ok or stale for each, or null if all are ok.
+-- Record the outcomes of tasks. Returns ok or stale for each, or null if all are ok.
 create or replace function holdfast.finish_tasks(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_now timestamptz)
     returns text[]
@@ -31,7 +31,7 @@ begin
   return v_others.answers;
 end $$;
 
--- Jobs of one task that succeeded, all at once: move them from `tasks` to the history.
+-- Record the success of jobs of one task, all at once: move them from `tasks` to the history.
 create or replace function holdfast.complete_single_task_jobs(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_now timestamptz,
   out done bigint[], out lanes bigint[], out effects jsonb)
@@ -74,7 +74,8 @@ begin
   effects := case when effects is null then '[]' else holdfast.emit_task_end_events(effects, p_now) end;
 end $$;
 
--- All other outcomes: failures, snoozes, tasks of graphs, and stale or repeated outcomes.
+-- Record all outcomes that complete_single_task_jobs leaves: failures, snoozes, tasks of graphs, and stale or repeated
+-- outcomes.
 create or replace function holdfast.finish_remaining_tasks(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_done bigint[],
     p_now timestamptz,
@@ -101,7 +102,8 @@ begin
       perform from holdfast.jobs j where j.id = any (v_jobs) order by j.id for update;
       v_jobs := null;
     end if;
-    select * into v_end from holdfast.end_attempt(v_outcome.id, v_outcome.attempt, v_outcome.nonce, v_outcome.outcome,
+    select * into v_end from holdfast.record_attempt_outcome(v_outcome.id, v_outcome.attempt, v_outcome.nonce,
+      v_outcome.outcome,
       v_outcome.body, p_now);
     answers[v_outcome.ord] := v_end.answer;
     lanes := lanes || v_end.lane;
@@ -117,9 +119,9 @@ begin
   answers := case when 'stale' = any (answers) then answers end;
 end $$;
 
--- One outcome from a lease holder. `lane` is set if a lease ended, `ended` for a task of a graph whose job must be
--- updated.
-create or replace function holdfast.end_attempt(
+-- Record one outcome from a lease holder. `lane` is set if a lease ended, `ended` for a task of a graph whose job must
+-- be updated.
+create or replace function holdfast.record_attempt_outcome(
   p_id uuid, p_attempt integer, p_nonce bigint, p_outcome text, p_body jsonb, p_now timestamptz,
   out answer text, out lane bigint, out ended boolean, out effects jsonb)
 language plpgsql set search_path = '' as $$
@@ -143,7 +145,7 @@ begin
   end if;
 end $$;
 
--- Whether an outcome repeats what the same lease reported before.
+-- Return whether an outcome repeats the outcome that the same lease reported before.
 create or replace function holdfast.is_repeated_outcome(p_outcome text, p_status text, p_stored_outcome text)
   returns boolean
 language plpgsql immutable set search_path = '' as $$
@@ -175,7 +177,7 @@ begin
   end if;
 end $$;
 
--- Write the event of jobs of one task that ended; jobs that no one can watch have none. Returns its argument, as
+-- Write the events of jobs of one task that ended. Jobs that no one can watch have no events. Returns p_effects, as
 -- apply_task_end_effects reads it.
 create or replace function holdfast.emit_task_end_events(p_effects jsonb, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$

@@ -12,7 +12,7 @@ declare
   v_lanes holdfast.claim_lane[] := '{}';
   v_ids bigint[] := '{}';
   v_scan_starts bigint[] := '{}';
-  v_leases double precision[] := '{}';
+  v_lease_seconds double precision[] := '{}';
   v_limited boolean := false;
   v_has_watchers boolean := exists (select from holdfast.watched_jobs);
 begin
@@ -26,25 +26,26 @@ begin
     v_lanes := v_lanes || v_lane;
     v_ids := v_ids || v_lane.id;
     v_scan_starts := v_scan_starts || v_lane.scan_start;
-    v_leases := v_leases || v_lane.lease_s;
+    v_lease_seconds := v_lease_seconds || v_lane.lease_s;
     v_limited := v_limited or v_lane.limit_ids is not null;
   end loop;
   if v_limited then
     return query select t.* from holdfast.lease_limited_tasks(v_ids, v_scan_starts,
-      holdfast.lock_limits_and_count_free_slots(v_lanes, p_max_per_lane, p_now), v_leases, p_max_tasks,
+      holdfast.lock_limits_and_count_free_slots(v_lanes, p_max_per_lane, p_now), v_lease_seconds, p_max_tasks,
       p_nonce, p_worker_id, p_now) as t where not v_has_watchers or holdfast.notify_task_started(t.id, t.job_id);
   else
     return query select t.* from holdfast.lease_ready_tasks(v_ids, v_scan_starts,
-      array_fill(p_max_per_lane, array[cardinality(v_ids)]), v_leases, p_max_tasks, p_nonce,
+      array_fill(p_max_per_lane, array[cardinality(v_ids)]), v_lease_seconds, p_max_tasks, p_nonce,
       p_worker_id, p_now) as t where not v_has_watchers or holdfast.notify_task_started(t.id, t.job_id);
   end if;
 end $$;
 
--- Lease up to p_wants tasks of each lane and p_max_tasks in all. The picked rows are in a materialized query of their
--- own: as a subquery of the update it could run again for each row and pick everything. The rows are found again by
--- their ctid, which is locked.
+-- Lease up to p_lane_max_tasks tasks of each lane and p_max_tasks in all. The picked rows are in a materialized query
+-- of their own: as a subquery of the update it could run again for each row and pick everything. The rows are found
+-- again by their ctid, which is locked.
 create or replace function holdfast.lease_ready_tasks(
-  p_lanes bigint[], p_scan_starts bigint[], p_wants integer[], p_leases double precision[], p_max_tasks integer,
+  p_lanes bigint[], p_scan_starts bigint[], p_lane_max_tasks integer[], p_lease_seconds double precision[],
+    p_max_tasks integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
   parents jsonb, header jsonb)
@@ -53,7 +54,8 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 begin
   return query
   with picked as materialized (
-    select f.place, u.lease from unnest(p_lanes, p_scan_starts, p_wants, p_leases) as u (lane_id, scan_start, want,
+    select f.place, u.lease from unnest(p_lanes, p_scan_starts, p_lane_max_tasks, p_lease_seconds) as u (lane_id,
+      scan_start, want,
       lease)
     cross join lateral (
       select t.ctid as place from holdfast.tasks t
@@ -91,9 +93,11 @@ begin
   from leased t order by t.pos;
 end $$;
 
--- The same as lease_ready_tasks, and add the tasks to the counters of their lanes, which the caller has locked.
+-- Lease tasks as lease_ready_tasks does, and add them to the limit counters of their lanes, which the caller has
+-- locked.
 create or replace function holdfast.lease_limited_tasks(
-  p_lanes bigint[], p_scan_starts bigint[], p_wants integer[], p_leases double precision[], p_max_tasks integer,
+  p_lanes bigint[], p_scan_starts bigint[], p_lane_max_tasks integer[], p_lease_seconds double precision[],
+    p_max_tasks integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
 returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
   parents jsonb, header jsonb)
@@ -102,7 +106,8 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 begin
   return query
   with leased as materialized (
-    select t.* from holdfast.lease_ready_tasks(p_lanes, p_scan_starts, p_wants, p_leases, p_max_tasks, p_nonce,
+    select t.* from holdfast.lease_ready_tasks(p_lanes, p_scan_starts, p_lane_max_tasks, p_lease_seconds, p_max_tasks,
+      p_nonce,
       p_worker_id,
       p_now) as t
   ), used as (
@@ -124,7 +129,7 @@ begin
   select * from leased;
 end $$;
 
--- Additional data of a task for the worker: {owner, trace}. Null when there is none.
+-- Return additional data of a task for the worker: {owner, trace}, or null without data.
 create or replace function holdfast.build_task_header(p_job uuid, p_owner text, p_labels jsonb) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -134,7 +139,7 @@ begin
   return nullif(jsonb_strip_nulls(jsonb_build_object('owner', p_owner, 'trace', p_labels -> 'traceparent')), '{}');
 end $$;
 
--- The outputs of the parents of a task, by name.
+-- Return the outputs of the parents of a task: {name: output}.
 create or replace function holdfast.read_parent_outputs(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin

@@ -104,7 +104,7 @@ begin
   from unnest(p_ids, p_attempts, p_nonces) as g (id, attempt, nonce)
   join holdfast.tasks t on t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running';
   if p_progress is not null and p_progress <> '{}' then
-    perform holdfast.save_progress(p_progress, v_held, v_now);
+    perform holdfast.save_progress_of_tasks(p_progress, v_held, v_now);
   end if;
   return jsonb_build_object(
     'lost', coalesce((select jsonb_agg(i) from unnest(p_ids) as i where i <> all (v_held)), '[]'),
@@ -112,7 +112,7 @@ begin
       where i <> all (v_held) and holdfast.get_task_status(i) = 'cancelled'), '[]'));
 end $$;
 
--- For a transaction of the user: succeed only while the lease is held, and hold it until the commit.
+-- Lock a lease until the commit of the caller's transaction, or raise HF001 if the lease is stale.
 create or replace function holdfast.assert_lease(p_id uuid, p_attempt integer, p_nonce bigint) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -126,8 +126,8 @@ begin
   end if;
 end $$;
 
--- How long a lease may outlast the time limit of its attempt, so that the worker reports the timeout itself. Not
--- pinned to a search_path, so that it is inlined as a constant.
+-- Return how many seconds a lease may outlast the time limit of its attempt, so that the worker reports the timeout
+-- itself. Not pinned to a search_path, so that it is inlined as a constant.
 create or replace function holdfast.get_lease_grace_s() returns double precision
 language sql immutable parallel safe as $$ select 5::pg_catalog.float8 $$;
 

@@ -1,6 +1,6 @@
 -- Outcomes: what the outcome of an attempt means to its task.
 
--- Apply an outcome to a running task that the caller has locked.
+-- Apply the outcome of an attempt to its running task, which the caller has locked.
 create or replace function holdfast.apply_attempt_outcome(
   p_task holdfast.tasks, p_outcome text, p_body jsonb, p_by_holder boolean, p_now timestamptz,
   out lane bigint, out ended boolean, out effects jsonb)
@@ -33,7 +33,7 @@ begin
   lane := p_task.lane_id;
 end $$;
 
--- The final status that an outcome leads to. Null: the task runs again.
+-- Return the final status of a task after an outcome, or null if the task runs again.
 create or replace function holdfast.compute_final_task_status(p_task holdfast.tasks, p_policy holdfast.task_policies,
   p_outcome text, p_body jsonb)
 returns text
@@ -50,13 +50,13 @@ begin
     when 'crash' then return case when p_task.crashes + 1 >= p_policy.max_crashes then 'failed' end;
     when 'snooze', 'limited' then return case when p_task.snoozes >= v_max_snoozes then 'failed' end;
     when 'release' then return null;
-    else perform holdfast.raise_error('HF004', format('%s is not an outcome.', quote_nullable(p_outcome)), 'kind',
+    else perform holdfast.raise_error('HF004', format('Invalid outcome %s.', quote_nullable(p_outcome)), 'kind',
       'Use succeed, fail, reject, crash, snooze, limited, cancel or release.');
   end case;
   return null;
 end $$;
 
--- An error as it is stored: cleaned and truncated, so that recording a failure cannot fail.
+-- Return the error of an attempt as it is stored: cleaned and truncated, so that recording a failure cannot fail.
 create or replace function holdfast.build_task_error(p_outcome text, p_body jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -86,7 +86,7 @@ begin
   where p_outcome in ('fail', 'reject', 'crash', 'cancel', 'release');
 end $$;
 
--- The delay before the next attempt: doubled with each failure, capped, with jitter, and never shorter than
+-- Return the delay before the next attempt: doubled with each failure, capped, with jitter, and never shorter than
 -- p_retry_after.
 create or replace function holdfast.compute_retry_delay(p_policy holdfast.task_policies, p_failures integer,
   p_retry_after double precision)
@@ -103,8 +103,8 @@ begin
     least(coalesce(p_retry_after, 0), v_max_retry_after_s)) * interval '1 second');
 end $$;
 
--- The delay that an outcome asks for, in seconds. An invalid value counts as missing, because recording an outcome
--- must not fail.
+-- Return a delay of an outcome in seconds. An invalid value counts as missing, because recording an outcome must not
+-- fail.
 create or replace function holdfast.parse_delay_seconds(p_body jsonb, p_field text) returns double precision
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -112,7 +112,7 @@ begin
     then least(greatest((p_body ->> p_field)::numeric, 0), 315360000) end;
 end $$;
 
--- Run a task again: at once after a release, later after a failure or a snooze.
+-- Make a task run again: at once after a release, later after a failure or a snooze.
 create or replace function holdfast.reschedule_task(
   p_task holdfast.tasks, p_policy holdfast.task_policies, p_outcome text, p_body jsonb, p_by_holder boolean,
     p_now timestamptz) returns void

@@ -4,7 +4,8 @@
 -- With `drain` it claims no more tasks, finishes what runs and exits. With `stop` it does the same within its grace
 -- period and then releases the rest.
 
--- The id of a worker. A name is only a label: nothing is decided by this table except which workers to wake.
+-- Return the id of the worker with this name, and record that it was seen. A name is only a label: nothing is decided
+-- by this table except which workers to wake.
 create or replace function holdfast.find_or_create_worker(
   p_name text, p_queues text[], p_types text[], p_sleeping boolean, p_now timestamptz) returns bigint
 language plpgsql set search_path = '' as $$
@@ -29,7 +30,7 @@ begin
   return v_worker.id;
 end $$;
 
--- Workers seen within p_within_s. A worker is quiet after a minute without a heartbeat and lost after two, when
+-- List workers seen within p_within_s. A worker is quiet after a minute without a heartbeat and lost after two, when
 -- others take over its leases.
 create or replace function holdfast.list_workers(p_within_s double precision default 3600) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
@@ -53,7 +54,7 @@ begin
   order by w.name limit 10000;
 end $$;
 
--- The tasks that a worker runs now, the longest-running first.
+-- List the tasks that a worker runs now, the longest-running first.
 create or replace function holdfast.list_worker_tasks(p_worker text, p_limit integer default 100) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 begin
@@ -107,7 +108,7 @@ declare
   v_left timestamptz;
 begin
   if p_command is not null and p_command not in ('drain', 'stop') then
-    perform holdfast.raise_error('HF004', format('%s is not a command.', quote_literal(left(p_command, 100))),
+    perform holdfast.raise_error('HF004', format('Invalid command %s.', quote_literal(left(p_command, 100))),
       'command',
       'Use drain or stop.');
   end if;

@@ -4,7 +4,7 @@
 -- found first, and versions that an old snapshot keeps alive are never read. Comparisons use `>=` and not `=`:
 -- another transaction may have written a newer version while this one waited for the lock.
 
--- The tokens of a rate limit at p_now. Not pinned to a search_path, so that it is inlined; every name in it is
+-- Return the tokens of a rate limit at p_now. Not pinned to a search_path, so that it is inlined; every name in it is
 -- qualified or built in.
 create or replace function holdfast.compute_available_tokens(
   p_tokens double precision, p_refilled_at timestamptz, p_rate double precision, p_burst double precision,
@@ -16,8 +16,9 @@ language sql immutable as $$
       + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::pg_catalog.float8, 0)) end
 $$;
 
--- How many tasks each lane may give, at most p_max_per_lane. Locks the counters of all lanes at once and skips
--- counters that another transaction has locked; a lane gives no task unless all of its counters could be locked.
+-- Lock the limit counters of lanes, and return how many tasks each lane may give, at most p_max_per_lane. Locks the
+-- counters of all lanes at once and skips counters that another transaction has locked; a lane gives no task unless all
+-- of its counters could be locked.
 create or replace function holdfast.lock_limits_and_count_free_slots(p_lanes holdfast.claim_lane[],
   p_max_per_lane integer,
   p_now timestamptz) returns integer[]
@@ -59,8 +60,8 @@ begin
   return v_counts;
 end $$;
 
--- Subtract ended leases from the counters of their lanes. One statement in the order of ids, after all tasks and jobs
--- have been locked.
+-- Subtract ended leases from the limit counters of their lanes. One statement in the order of ids, after all tasks and
+-- jobs have been locked.
 create or replace function holdfast.decrement_limit_counters(p_lanes bigint[]) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off
   set enable_bitmapscan = off
@@ -84,7 +85,7 @@ begin
   from locked h where l.id = h.id and l.version >= h.version;
 end $$;
 
--- The ids of the counters that apply to a lane, ascending. Null if no limit applies.
+-- Return the ids of the limit counters that apply to a lane, ascending. Null if no limit applies.
 create or replace function holdfast.find_or_create_limit_counters(p_queue text, p_type text, p_limit_key text)
   returns bigint[]
 language plpgsql set search_path = '' as $$
@@ -119,9 +120,9 @@ begin
   return nullif(array(select i from unnest(v_ids) as i order by i), '{}');
 end $$;
 
--- Determine the counters of a lane. Its first claim does this, because a submit must not make others wait for its
--- transaction. A claim waits for no one either, as it may hold counters that others wait for: `assigned` is false if
--- a counter is locked or is being created.
+-- Store in a lane which limit counters apply to it. The first claim of the lane does this, because a submit must not
+-- make others wait for its transaction. A claim waits for no one either, as it may hold counters that others wait for:
+-- `assigned` is false if a counter is locked or is being created.
 create or replace function holdfast.assign_limit_counters(p_lane bigint, out assigned boolean, out ids bigint[])
 language plpgsql set search_path = '' as $$
 declare

@@ -22,7 +22,7 @@ begin
   end if;
   if p_max_running < 0 or p_rate <= 0 or p_rate > 1e9 or p_burst < 1 or p_burst > 1e9 then
     perform holdfast.raise_error('HF004',
-      'max_running must not be negative, rate must be above 0 and burst at least 1.', 'max_running');
+      'max_running must be at least 0, rate greater than 0 and burst at least 1.', 'max_running');
   end if;
   select * into v_old from holdfast.limit_rules r where r.name = p_name;
   insert into holdfast.limit_rules (name, queue, type, per_key, max_running, rate, burst)
@@ -47,7 +47,7 @@ begin
   return true;
 end $$;
 
--- All limits with their current use: the sum over their keys, and the keys with the most running tasks.
+-- List all limits with their current use: the sum over their keys, and the keys with the most running tasks.
 create or replace function holdfast.list_limits() returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -66,7 +66,8 @@ begin
   order by r.name;
 end $$;
 
--- Every counter beside the number of leases that it should show. They differ only if the engine has a bug.
+-- List every limit counter beside the number of leases that it should show. The two differ only if the engine has a
+-- bug.
 create or replace function holdfast.list_limit_counters() returns table (rule text, key text, running integer,
   leases bigint)
 language plpgsql stable security definer set search_path = '' as $$
@@ -78,8 +79,8 @@ begin
   from holdfast.limit_counters c order by c.id;
 end $$;
 
--- Assign counters to lanes and count the leases. The lock waits for every claim under way, and a claim that comes
--- later reads the lanes only after it has locked the tasks: no task is leased without being counted.
+-- Assign limit counters to all lanes and count the leases again. The lock waits for every claim in progress, and a
+-- later claim reads the lanes only after it has locked the tasks: no task is leased without being counted.
 create or replace function holdfast.recount_limits() returns void
 language plpgsql set search_path = '' set lock_timeout = '10s' as $$
 begin
@@ -93,9 +94,8 @@ begin
     where t.status = 'running' and c.id = any (l.limit_ids)), 0);
 end $$;
 
--- Delete counters of keys under which nothing runs, which hold nothing back and which no lane uses. The counters are
--- locked first, and the lanes are read after that: a lane that gets counters locks them
--- (find_or_create_limit_counters).
+-- Delete limit counters of keys that have no running task, no pause and no lane. The counters are locked first, and the
+-- lanes are read after that: a lane that gets counters locks them (find_or_create_limit_counters).
 create or replace function holdfast.remove_idle_limit_counters(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' set jit = off as $$
 declare

@@ -4,7 +4,7 @@
 -- the quota cannot exceed it together. This row comes last in the lock order. An owner without a quota costs one read
 -- of a small table.
 
--- The quota that applies to an owner; all columns are null if there is none.
+-- Return the quota that applies to an owner: its own, or the default quota. All columns are null without either.
 create or replace function holdfast.get_effective_quota(p_owner text) returns holdfast.quotas
 language plpgsql stable set search_path = '' as $$
 declare
@@ -37,7 +37,8 @@ begin
   return found;
 end $$;
 
--- {owner, bytes: {used, limit}, files: {used, limit}, operations: {used, limit}}; a limit of null means no limit.
+-- Return the quotas and usage of an owner: {owner, bytes: {used, limit}, files: {used, limit}, operations: {used,
+-- limit}}; a limit of null means no limit.
 create or replace function holdfast.get_usage(p_owner text default null) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -61,12 +62,13 @@ begin
   raise exception using errcode = 'HF007', column = 'quota',
     message = format('The quota of %s is exceeded: %s of %s used, %s more requested.', p_quota, p_used, p_limit,
       p_requested),
-    detail = jsonb_build_object('quota', p_quota, 'used', p_used, 'limit', p_limit, 'asked', p_requested)::text,
+    detail = jsonb_build_object('quota', p_quota, 'used', p_used, 'limit', p_limit, 'requested', p_requested)::text,
     hint = 'Delete files that you no longer need, or ask for a higher quota.';
 end $$;
 
 -- Add files to, or subtract them from, the usage of their owner. Files without an owner are not counted.
-create or replace function holdfast.charge_storage(p_owner text, p_bytes bigint, p_files bigint, p_now timestamptz)
+create or replace function holdfast.charge_storage_quota(p_owner text, p_bytes bigint, p_files bigint,
+  p_now timestamptz)
   returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -90,7 +92,7 @@ begin
 end $$;
 
 -- Count jobs that an owner submits today, in the transaction that submits them. Raises HF006 above the quota.
-create or replace function holdfast.charge_operations(p_owner text, p_count bigint, p_now timestamptz) returns void
+create or replace function holdfast.charge_operation_quota(p_owner text, p_count bigint, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_limit bigint := (select q.operations from holdfast.quotas q where q.owner in (p_owner, '') order by q.owner = ''
@@ -115,7 +117,7 @@ begin
 end $$;
 
 -- The same for the argument of submit_many.
-create or replace function holdfast.charge_operations(p_jobs jsonb, p_now timestamptz) returns void
+create or replace function holdfast.charge_operation_quota(p_jobs jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_row record;
@@ -127,7 +129,7 @@ begin
     select j ->> 'owner' as owner, count(*) as jobs from jsonb_array_elements(p_jobs) as j
     where j ->> 'owner' is not null group by 1 order by 1
   loop
-    perform holdfast.charge_operations(v_row.owner, v_row.jobs, p_now);
+    perform holdfast.charge_operation_quota(v_row.owner, v_row.jobs, p_now);
   end loop;
 end $$;
 

@@ -1,6 +1,8 @@
 -- Maintenance and metrics of message queues. tick_messages is one bounded step: workers and pg_cron can repeat it, also
 -- at the same time.
 
+-- Runs one bounded round of maintenance of message queues. Returns {pruned, dead_lettered, more}; call it again while
+-- `more` is true.
 create or replace function holdfast.tick_messages(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = ''
 as $$
@@ -48,7 +50,7 @@ end
 $$;
 
 -- Moves messages that plain pgmq readers have read max_reads times to the dead letters; holdfast.read_messages does it
--- for its own readers. Messages that were read often are old, so one step looks at the first ten thousand.
+-- for its own readers. Messages with many reads are old, so one call reads only the first ten thousand.
 create or replace function holdfast.move_exhausted_to_dead_letters(
   p_policy holdfast.message_policies, p_limit bigint) returns bigint
 language plpgsql set search_path = ''
@@ -73,7 +75,7 @@ begin
 end
 $$;
 
--- Returns an id below which there are no messages, according to the read hints.
+-- Returns an id below which the queue has no messages, according to the read hints.
 create or replace function holdfast.get_lowest_message_id_hint(p_queue text) returns bigint
 language plpgsql set search_path = ''
 as $$

@@ -58,6 +58,7 @@ exception
 end
 $$;
 
+-- Deletes the policy of a queue, so that the defaults apply. Returns false when the queue has no policy.
 create or replace function holdfast.drop_message_policy(p_queue text) returns boolean
 language plpgsql security definer set search_path = ''
 as $$
@@ -72,7 +73,7 @@ create or replace function holdfast.message_queue_exists(p_queue text) returns b
 language sql stable set search_path = ''
 as $$ select to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, 'q'))) is not null $$;
 
--- Returns the quoted names of the tables of a queue, or raises HF002.
+-- Returns the quoted names of the message table and the archive table of a queue, or raises HF002.
 create or replace function holdfast.get_message_table_names(p_queue text, out p_messages text, out p_archive text)
 language plpgsql stable set search_path = ''
 as $$

@@ -32,6 +32,7 @@ begin
 end
 $$;
 
+-- Raises an error unless the interval is valid and the queue exists.
 create or replace function pgmq._check_notify_throttle(
   p_queue text, p_interval_ms integer, p_instruction text) returns void
 language plpgsql stable set search_path = ''
@@ -69,6 +70,7 @@ begin
 end
 $$;
 
+-- Drops the notify trigger of a queue table.
 create or replace function pgmq._drop_notify_trigger(p_table regclass) returns void
 language plpgsql set search_path = ''
 as $$

@@ -3,6 +3,7 @@
 -- Partitioned queues. The extension pg_partman (4 or 5) creates and maintains the partitions; without it, creating one
 -- is an error. An integer interval partitions by msg_id, any other by time.
 
+-- Returns the schema and the major version of pg_partman; null when it is not installed.
 create or replace function pgmq._get_partman_version(out p_schema text, out p_major integer)
 language sql stable set search_path = ''
 as $$
@@ -11,6 +12,7 @@ as $$
    where e.extname = 'pg_partman'
 $$;
 
+-- Returns the column to partition by: msg_id for an integer interval, else the time column.
 create or replace function pgmq._get_partition_column(p_interval text, p_time_column text) returns text
 language sql immutable set search_path = ''
 as $$ select case when p_interval ~ '^\s*\d+\s*$' then 'msg_id' else p_time_column end $$;
@@ -36,6 +38,7 @@ begin
 end
 $$;
 
+-- Creates the partitioned archive table of a queue.
 create or replace function pgmq._create_partitioned_archive(
   p_queue text, p_interval text, p_retention text, p_premake integer
 ) returns void
@@ -62,6 +65,7 @@ begin
 end
 $$;
 
+-- Creates the partitioned message table of a queue.
 create or replace function pgmq._create_partitioned_queue(
   p_queue text, p_interval text, p_retention text, p_premake integer
 ) returns void

@@ -161,6 +161,7 @@ begin
 end
 $$;
 
+-- Creates the archive table of a queue with its index.
 create or replace function pgmq._create_archive_table(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
@@ -186,6 +187,7 @@ begin
 end
 $$;
 
+-- Creates the tables, sequences and statement functions of a queue.
 create or replace function pgmq._create_queue(p_queue text, p_unlogged boolean) returns void
 language plpgsql set search_path = ''
 as $$

@@ -23,7 +23,7 @@
 -- reader that sees only part of the rows (row level security, an older snapshot, a filter) moves no hint. A reader
 -- without rights on the sequences uses no hint.
 
--- Returns a hint sequence of a queue, or null when the caller may not use it.
+-- Returns a read hint sequence of a queue, or null when the caller may not use it.
 create or replace function pgmq._find_read_hint_sequence(p_queue text, p_letter text) returns regclass
 language plpgsql stable
 as $$
@@ -51,7 +51,7 @@ end
 $$;
 
 -- Returns the first visible message at or after an id.
-create or replace function pgmq._find_first_visible_id(p_table regclass, p_from bigint, p_now timestamptz,
+create or replace function pgmq._find_first_visible_message_id(p_table regclass, p_from bigint, p_now timestamptz,
   p_filter jsonb)
 returns bigint
 language plpgsql
@@ -67,7 +67,7 @@ end
 $$;
 
 -- Returns the first message at or after an id, visible or not.
-create or replace function pgmq._find_first_id(p_table regclass, p_from bigint) returns bigint
+create or replace function pgmq._find_first_message_id(p_table regclass, p_from bigint) returns bigint
 language plpgsql
 as $$
 declare
@@ -79,6 +79,7 @@ begin
 end
 $$;
 
+-- Returns the clock time in microseconds since 1970.
 create or replace function pgmq._get_now_microseconds() returns bigint
 language plpgsql
 as $$ begin return extract(epoch from clock_timestamp()) * 1000000; end $$;
@@ -112,7 +113,7 @@ begin
   if array_position(v_hints, null) is not null or not pgmq._caller_sees_all_rows(v_table)
     or current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
   then
-    return pgmq._find_first_visible_id(v_table, -9223372036854775808, p_now, p_filter);
+    return pgmq._find_first_visible_message_id(v_table, -9223372036854775808, p_now, p_filter);
   end if;
   v_cursor := coalesce(pg_sequence_last_value(v_hints[1]), 0);
   v_floor := coalesce(pg_sequence_last_value(v_hints[2]), 0);
@@ -125,9 +126,9 @@ begin
     if v_state is null or v_clock >= v_state[1] then
       return pgmq._find_read_start_from_floor(v_table, v_hints, v_state, p_now, p_filter);
     end if;
-    v_head := pgmq._find_first_visible_id(v_table, v_cursor, p_now, p_filter);
+    v_head := pgmq._find_first_visible_message_id(v_table, v_cursor, p_now, p_filter);
   else
-    v_head := pgmq._find_first_visible_id(v_table, least(v_cursor, v_floor), p_now, p_filter);
+    v_head := pgmq._find_first_visible_message_id(v_table, least(v_cursor, v_floor), p_now, p_filter);
   end if;
   if v_head is null then
     return pgmq._find_read_start_after_empty_read(v_table, v_hints, v_cursor, p_now, p_filter);
@@ -138,8 +139,9 @@ begin
 end
 $$;
 
--- Called when no message was visible. If the ids have restarted, the hints are useless. If the cursor is far from the
--- end of the ids, it moves there, after one more look with a snapshot that is newer than that end.
+-- Returns the id at which a read starts after no message was visible from the cursor on, or null. If the ids have
+-- restarted, the hints are useless. If the cursor is far from the end of the ids, it moves there, after one more search
+-- with a snapshot that is newer than that end.
 create or replace function pgmq._find_read_start_after_empty_read(
   p_table regclass, p_hints regclass[], p_cursor bigint, p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -152,15 +154,15 @@ begin
   if p_cursor > v_end then
     return pgmq._find_read_start_without_hints(p_table, p_hints, p_now, p_filter);
   elsif v_end - p_cursor > 256 and p_filter = '{}' then
-    v_head := pgmq._find_first_visible_id(p_table, p_cursor, p_now, p_filter);
+    v_head := pgmq._find_first_visible_message_id(p_table, p_cursor, p_now, p_filter);
     perform pgmq._advance_read_hint(p_hints[1], p_cursor, coalesce(v_head, v_end));
   end if;
   return v_head;
 end
 $$;
 
--- Starts the read at the floor. p_state is the state of this session: when to start at the floor again, and the
--- progress of the next floor.
+-- Returns the id of the first visible message from the floor on, or null. p_state is the state of this session: when to
+-- start at the floor again, and the progress of the next floor.
 create or replace function pgmq._find_read_start_from_floor(
   p_table regclass, p_hints regclass[], p_state bigint[], p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -173,7 +175,8 @@ declare
   v_cost bigint;
 begin
   p_state := pgmq._publish_read_floor(p_table, p_hints[2], coalesce(p_state, '{0}'));
-  v_head := pgmq._find_first_visible_id(p_table, coalesce(pg_sequence_last_value(p_hints[2]), 0), p_now, p_filter);
+  v_head := pgmq._find_first_visible_message_id(p_table, coalesce(pg_sequence_last_value(p_hints[2]), 0), p_now,
+    p_filter);
   v_cost := pgmq._get_now_microseconds() - v_started;
   if v_head is not null and p_filter = '{}' then
     p_state := pgmq._mark_read_floor(p_table, p_state);
@@ -187,8 +190,8 @@ begin
 end
 $$;
 
--- Moves the floor, first half: one transaction sets a mark above all ids assigned so far. A later transaction stores
--- its transaction id, which is higher than that of every sender whose message id is below the mark.
+-- Moves the floor, first half: sets a mark above all ids assigned so far. A later transaction stores its transaction
+-- id, which is higher than that of every sender whose message id is below the mark.
 create or replace function pgmq._mark_read_floor(p_table regclass, p_state bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -205,9 +208,9 @@ begin
 end
 $$;
 
--- Second half: when no transaction up to that id is running, the lowest existing message, or the mark if there is none
--- below it, is a valid floor. A transaction that has written may see its own uncommitted deletes, so its result stays
--- in the session setting, which an abort restores, until a later transaction.
+-- Moves the floor, second half: when no transaction up to the stored transaction id is running, the lowest existing
+-- message, or the mark if no message is below it, is a valid floor. A transaction that has written may see its own
+-- uncommitted deletes, so its result stays in the session setting, which an abort restores, until a later transaction.
 create or replace function pgmq._publish_read_floor(p_table regclass, p_hint regclass, p_state bigint[])
   returns bigint[]
 language plpgsql
@@ -223,7 +226,7 @@ begin
     end if;
     v_low := case when p_state[7] = v_floor then p_state[5] end;
   elsif p_state[4] is not null and pg_snapshot_xmin(pg_current_snapshot())::text::bigint > p_state[4] then
-    v_low := least(pgmq._find_first_id(p_table, v_floor), p_state[2]);
+    v_low := least(pgmq._find_first_message_id(p_table, v_floor), p_state[2]);
     if v_mine is not null then
       return p_state[1:4] || array[v_low, v_mine, v_floor];
     end if;
@@ -237,8 +240,8 @@ begin
 end
 $$;
 
--- Starts the read without hints. It schedules the next such read first, so that one session does it and others
--- continue.
+-- Returns the id of the first visible message of the queue without hints, or null. Schedules the next read without
+-- hints first, so that one session does it and others continue.
 create or replace function pgmq._find_read_start_without_hints(
   p_table regclass, p_hints regclass[], p_now timestamptz, p_filter jsonb
 ) returns bigint
@@ -256,8 +259,8 @@ declare
 begin
   perform setval(p_hints[3], v_started + 10000000);
   v_end := coalesce(pg_sequence_last_value(pgmq._get_id_sequence(p_table)), 0) + 1;
-  v_lowest_id := least(pgmq._find_first_id(p_table, v_lowest), v_end);
-  v_head := pgmq._find_first_visible_id(p_table, coalesce(v_lowest_id, v_lowest), p_now, p_filter);
+  v_lowest_id := least(pgmq._find_first_message_id(p_table, v_lowest), v_end);
+  v_head := pgmq._find_first_visible_message_id(p_table, coalesce(v_lowest_id, v_lowest), p_now, p_filter);
   v_cost := pgmq._get_now_microseconds() - v_started;
   if v_cost > 100000 then
     perform setval(p_hints[3], v_started + least(100 * v_cost, 3000000000));

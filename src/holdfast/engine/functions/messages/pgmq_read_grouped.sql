@@ -178,6 +178,7 @@ begin
 end
 $$;
 
+-- Reads messages of several groups. p_by chooses the order: group, rank or head.
 create or replace function pgmq._read_message_groups(p_queue text, p_vt integer, p_qty integer, p_by text,
   p_now timestamptz)
 returns setof pgmq.message_record

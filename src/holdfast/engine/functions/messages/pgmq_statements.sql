@@ -45,7 +45,8 @@ begin
 end
 $$;
 
-create or replace function pgmq._list_statement_argument_types(p_statement text) returns text
+-- Returns the argument types of a statement as SQL text.
+create or replace function pgmq._get_statement_argument_types(p_statement text) returns text
 language sql immutable set search_path = ''
 as $$
   select case p_statement
@@ -80,6 +81,7 @@ begin
 end
 $$;
 
+-- Drops the statement functions of a queue.
 create or replace function pgmq._drop_statement_functions(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
@@ -92,12 +94,13 @@ begin
 end
 $$;
 
+-- Returns the quoted name and argument types of a statement function.
 create or replace function pgmq._build_statement_signature(p_statement text, p_queue text) returns text
 language plpgsql stable
 as $$
 begin
   return format('pgmq.%I(%s)', pgmq.format_table_name(p_queue, '_' || p_statement || ':'),
-    pgmq._list_statement_argument_types(p_statement));
+    pgmq._get_statement_argument_types(p_statement));
 end
 $$;
 

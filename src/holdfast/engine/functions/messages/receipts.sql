@@ -6,13 +6,13 @@
 -- read again or is gone: no reader finishes a message that another one is working on. The plain pgmq functions check no
 -- receipts. Visibility uses holdfast.now() here, and clock_timestamp() in the plain functions.
 
--- Returns the receipt of a read.
+-- Returns the receipt of one read of a message.
 create or replace function holdfast.build_message_receipt(p_msg_id bigint, p_read_ct integer, p_read_at timestamptz)
 returns text
 language sql immutable parallel safe
 as $$ select p_msg_id || '.' || p_read_ct || '.' || (extract(epoch from p_read_at) * 1000000)::bigint $$;
 
--- Returns the message ids of receipts, or raises HF004 for an invalid receipt.
+-- Returns the message ids of receipts. Raises HF004 for an invalid receipt.
 create or replace function holdfast.parse_receipt_message_ids(p_receipts text[]) returns bigint[]
 language plpgsql immutable set search_path = ''
 as $$
@@ -29,7 +29,7 @@ begin
 end
 $$;
 
--- Raises HF001 for receipts without effect, unless p_strict is false.
+-- Raises HF001 if receipts had no effect because they are stale, unless p_strict is false.
 create or replace function holdfast.raise_for_stale_receipts(p_queue text, p_receipts text[], p_done bigint[],
   p_strict boolean)
 returns void
@@ -49,7 +49,7 @@ begin
 end
 $$;
 
--- Returns the condition that compares receipts ($1 ids, $2 receipts). Every statement with receipts uses this text.
+-- Returns the SQL condition that compares receipts ($1 ids, $2 receipts). Every statement with receipts uses this text.
 create or replace function holdfast.build_receipt_condition() returns text
 language sql immutable
 as $$

@@ -26,7 +26,8 @@ begin
   return holdfast.count_jobs(holdfast.build_bulk_query(p_verb, p_query), 100000, 1000000);
 end $$;
 
--- Options: {stage_sizes: [10, 100], max_jobs_per_s, max_failed_share, limit}. Returns the id of the action.
+-- Starts a bulk action on all jobs that match the query, and returns its id. Options: {stage_sizes: [10, 100],
+-- max_jobs_per_s, max_failed_share, limit}.
 create or replace function holdfast.start_bulk_action(
   p_verb text, p_query jsonb, p_search text, p_by text, p_reason text, p_options jsonb default '{}') returns uuid
 language plpgsql security definer set search_path = '' as $$
@@ -61,8 +62,8 @@ begin
   return v_id;
 end $$;
 
--- Counts the outcomes of the jobs of a stage, or of all stages when p_stage is null. Looks at the newest p_max_rows
--- jobs.
+-- Counts what became of the jobs of a stage, or of all stages when p_stage is null: outcome known, failed again, still
+-- pending. Reads the newest p_max_rows jobs.
 create or replace function holdfast.count_bulk_outcomes(p_id uuid, p_stage integer, p_max_rows integer,
   out known bigint, out failed_again bigint, out pending bigint)
 language plpgsql stable set search_path = '' set jit = off as $$
@@ -143,7 +144,8 @@ begin
     least(v_size, p_limit), p_now);
 end $$;
 
--- Processes the next p_size jobs: single tasks first, then others, each by id. This is the lock order of leases.sql.
+-- Retries or cancels the next p_size jobs of a bulk action: single tasks first, then others, each by id. This is the
+-- lock order of leases.sql. Returns the number of processed jobs.
 create or replace function holdfast.run_bulk_stage(
   p_bulk holdfast.bulk_actions, p_stage integer, p_size integer, p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
@@ -192,7 +194,7 @@ exception when sqlstate 'HF002' or sqlstate 'HF003' then
   return false;
 end $$;
 
--- Pauses, resumes or stops an action. Returns whether anything changed.
+-- Pauses, resumes or stops a bulk action. p_verb is pause, resume or stop. Returns whether the status changed.
 create or replace function holdfast.control_bulk_action(p_id uuid, p_verb text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -251,7 +253,8 @@ begin
   return v_count;
 end $$;
 
--- Returns whether a job is as the action left it: it has not started, or it is still cancelled.
+-- Returns whether a job is still as the bulk action left it: a retried job has not started, a cancelled job is still
+-- cancelled.
 create or replace function holdfast.is_job_unchanged_since_bulk_action(p_verb text, p_job uuid, p_at timestamptz)
   returns boolean
 language plpgsql stable set search_path = '' as $$
@@ -264,6 +267,7 @@ begin
       and (t.status || '' = 'running' or t.started_at >= p_at));
 end $$;
 
+-- Returns a bulk action as JSON with the outcomes of its jobs so far.
 create or replace function holdfast.build_bulk_action_json(p_bulk holdfast.bulk_actions) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -272,12 +276,14 @@ begin
     from holdfast.count_bulk_outcomes(p_bulk.id, null, 10000) as o);
 end $$;
 
+-- Returns a bulk action with its outcomes so far, or null.
 create or replace function holdfast.get_bulk_action(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (select holdfast.build_bulk_action_json(b) from holdfast.bulk_actions b where b.id = p_id);
 end $$;
 
+-- Lists bulk actions, newest first. p_before is the last id of the previous page.
 create or replace function holdfast.list_bulk_actions(
   p_before uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$

@@ -1,5 +1,6 @@
 -- Explain: why a task is not running, its failed attempts, and queue metrics. Every result is bounded.
 
+-- Returns why a task is not running, or why it ended: {status, queue, type, attempt, reasons: [{reason, ...}]}.
 create or replace function holdfast.explain_task(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -35,6 +36,7 @@ begin
         v_task.error)) end);
 end $$;
 
+-- Returns the parents that a waiting task waits for, as reasons of explain_task.
 create or replace function holdfast.explain_waiting_task(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -45,6 +47,7 @@ begin
       where e.child_id = p_id and not e.satisfied order by p.id limit 20) as f);
 end $$;
 
+-- Returns why a ready task has not started: a paused queue, no worker, a limit, or tasks ahead of it.
 create or replace function holdfast.explain_ready_task(
   p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
 language plpgsql stable set search_path = '' as $$

@@ -67,7 +67,7 @@ begin
     on conflict do nothing;
 end $$;
 
--- Returns {of, to}: the job that this one is a rerun of, and the latest reruns of this one.
+-- Returns {of, to}: the job that this job is a rerun of, and the latest reruns of this job.
 create or replace function holdfast.get_rerun_links(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin

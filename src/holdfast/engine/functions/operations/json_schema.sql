@@ -48,6 +48,7 @@ begin
   return holdfast.validate_schema_alternatives(p_value, p_schema, p_root, p_path, p_depth);
 end $$;
 
+-- Validates a value against type, const and enum.
 create or replace function holdfast.validate_schema_type(
   p_value jsonb, p_type text, p_schema jsonb, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -71,6 +72,7 @@ begin
   return null;
 end $$;
 
+-- Validates a number against minimum, maximum, exclusiveMinimum, exclusiveMaximum and multipleOf.
 create or replace function holdfast.validate_schema_number(p_number numeric, p_schema jsonb, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -87,7 +89,8 @@ begin
       then array[p_path, format('must be a multiple of %s, got %s', p_schema ->> 'multipleOf', p_number)] end;
 end $$;
 
--- p_keyword is Length or Items, as in minLength and maxItems.
+-- Validates a length against the minimum and maximum of a schema. p_keyword is Length or Items, as in minLength and
+-- maxItems.
 create or replace function holdfast.validate_schema_length(
   p_length integer, p_schema jsonb, p_keyword text, p_unit text, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -101,6 +104,7 @@ begin
         p_length)] end;
 end $$;
 
+-- Validates the elements of an array against prefixItems and items.
 create or replace function holdfast.validate_schema_items(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -123,6 +127,7 @@ begin
   return v_violation;
 end $$;
 
+-- Validates an object against required, properties and additionalProperties.
 create or replace function holdfast.validate_schema_properties(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -152,6 +157,7 @@ begin
   return v_violation;
 end $$;
 
+-- Validates a value against allOf, anyOf and oneOf.
 create or replace function holdfast.validate_schema_alternatives(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$

@@ -27,6 +27,7 @@ begin
   where v.page = p_page and (v.shared or v.saved_by = p_by) order by v.saved_by <> p_by, v.name limit 200;
 end $$;
 
+-- Deletes a saved view of p_by. Returns false when it does not exist.
 create or replace function holdfast.delete_saved_view(p_id uuid, p_by text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin

@@ -12,7 +12,8 @@ begin
 end $$;
 
 -- Returns the id below which not every row is scanned, or null when the search reaches the end of every table.
-create or replace function holdfast.find_search_floor(p_query jsonb, p_before uuid, p_max_scanned integer) returns uuid
+create or replace function holdfast.find_oldest_scanned_id(p_query jsonb, p_before uuid, p_max_scanned integer)
+  returns uuid
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
   v record;
@@ -187,7 +188,8 @@ begin
     or exists (select from holdfast.history h where h.job_id = p_job and h.policy_id = any (p_policies));
 end $$;
 
--- Checks the conditions on the tasks of a job: one task must match each condition, and none an excluded one.
+-- Returns whether the tasks of a job match the conditions of a search: one task must match each condition, and none an
+-- excluded one.
 create or replace function holdfast.job_tasks_match_search(
   p_job uuid, p_params jsonb, p_labels jsonb, p_args_any jsonb[], p_not_args jsonb[], p_result_any jsonb[],
     p_not_result jsonb[],
@@ -211,7 +213,7 @@ begin
     and (p_extra is null or holdfast.matches_extra_filters(p_extra, v_args, v_outputs, p_labels));
 end $$;
 
--- Returns whether the error of a job, or of one of its tasks, matches.
+-- Returns whether the error of a job, or of one of its tasks, has one of the searched types or texts.
 create or replace function holdfast.job_error_matches_search(p_job uuid, p_error jsonb, p_words text[]) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
@@ -231,7 +233,7 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 declare
   v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
-  v_floor uuid := holdfast.find_search_floor(p_query, p_before, v_max_scanned);
+  v_floor uuid := holdfast.find_oldest_scanned_id(p_query, p_before, v_max_scanned);
   v_ids uuid[] := array(select i from holdfast.search_job_ids(
     p_query, p_before, v_floor, v_limit + 1, v_max_scanned) as i);
   v_more boolean := cardinality(v_ids) > v_limit;
@@ -274,7 +276,7 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 declare
   v_max_rows integer := least(greatest(coalesce(p_max_rows, 10000), 1), 100000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
-  v_floor uuid := holdfast.find_search_floor(p_query, null, v_max_scanned);
+  v_floor uuid := holdfast.find_oldest_scanned_id(p_query, null, v_max_scanned);
   v_count bigint := (select count(*) from holdfast.search_job_ids(
     p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
 begin

@@ -84,7 +84,7 @@ begin
   return case when jsonb_typeof(p_list) = 'array' then array(select jsonb_array_elements_text(p_list)) end;
 end $$;
 
--- Returns the smallest id of a time. Ids start with their time.
+-- Returns the smallest possible id of a time. Ids start with their time.
 create or replace function holdfast.build_smallest_id_at(p_time jsonb, p_now timestamptz) returns uuid
 language plpgsql stable set search_path = '' as $$
 declare
@@ -99,8 +99,8 @@ begin
     12, '0') || '00000000000000000000')::uuid;
 end $$;
 
--- Returns the ids that the query selects by id, by idempotency key or by the cause of a failed attempt. Null means that
--- it has no such condition.
+-- Returns the ids of the jobs that the query selects by id, by idempotency key or by the cause of a failed attempt.
+-- Null means that the query has no such condition.
 create or replace function holdfast.find_ids_named_by_query(p_query jsonb) returns uuid[]
 language plpgsql stable set search_path = '' as $$
 declare
@@ -123,7 +123,7 @@ begin
   return v_ids;
 end $$;
 
--- Returns the states under which a search finds a task.
+-- Returns the values of the search field `state` that match a task with this status.
 create or replace function holdfast.list_search_states_of_status(p_status text, p_failures integer) returns text[]
 language sql immutable parallel safe as $$
   select case p_status
@@ -136,7 +136,7 @@ language sql immutable parallel safe as $$
     else array[p_status, 'ended'] end
 $$;
 
--- Returns whether the error has one of these types, or contains one of these texts.
+-- Returns whether an error has one of the searched types, or contains one of the searched texts.
 create or replace function holdfast.error_matches_search(p_error jsonb, p_words text[]) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -177,7 +177,7 @@ begin
   return (select array_agg(l ->> 'name') from jsonb_array_elements(p_list) as l where not l ? 'values');
 end $$;
 
--- Returns whether at least one element of each additional list matches.
+-- Returns whether each additional list of a repeated search field has at least one element that matches.
 create or replace function holdfast.matches_extra_filters(
   p_extra jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$

@@ -99,6 +99,7 @@ begin
   return cardinality(v_ids);
 end $$;
 
+-- Lists leases that expired from p_from to p_now. `overdue` says that the attempt is past its timeout.
 create or replace function holdfast.list_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
 returns table (id uuid, job_id uuid, overdue boolean)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
@@ -118,7 +119,7 @@ begin
   order by t.job_id is not null, t.job_id, t.id;
 end $$;
 
--- Cancels tasks that did not start in time, with error type Expired.
+-- Cancels tasks that did not start before their expires_at, with error type Expired. Returns their number.
 create or replace function holdfast.expire_unstarted_tasks(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -152,8 +153,8 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Returns the seconds until the next task, lease, limit or schedule becomes due, which no notification announces; null
--- when there is none.
+-- Returns the seconds until the next task, lease, limit or schedule becomes due without a notification; null when
+-- nothing is pending.
 create or replace function holdfast.get_seconds_until_next_due(p_queues text[], p_types text[], p_now timestamptz)
 returns double precision
 language plpgsql stable set search_path = '' set jit = off set enable_seqscan = off as $$

@@ -7,9 +7,9 @@
 -- no transaction can still be adding a task. Transactions that use one snapshot for all statements may see the lane
 -- for longer; they lock the lane they choose (find_or_create_lane).
 
--- Lanes and task policies are found or created here only. No transaction waits for another: two transactions that
--- create the same lane at the same time create two, and from then on everybody finds the older one. In a queue with
--- fair_owners each owner has lanes of its own.
+-- Returns the id of the lane of a task; creates the lane and its task policy if they do not exist. Only this function
+-- creates them. No transaction waits for another: two transactions that create the same lane at the same time create
+-- two, and from then on everybody finds the older one. In a queue with fair_owners each owner has lanes of its own.
 create or replace function holdfast.find_or_create_lane(
   p_queue text, p_type text, p_priority smallint, p_limit_key text, p_policy jsonb, p_owner text) returns bigint
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
@@ -41,7 +41,7 @@ begin
   return v_lane;
 end $$;
 
--- The id of a queue, a task type and a retry policy.
+-- Return the id of the task policy for a queue, a task type and a retry policy.
 create or replace function holdfast.find_or_create_task_policy(p_queue text, p_type text, p_policy jsonb) returns bigint
 language plpgsql set search_path = '' as $$
 declare
@@ -67,7 +67,7 @@ begin
   return v_policy_id;
 end $$;
 
--- The lane of a task that was in the history.
+-- Return the lane of a task that was in the history, from its task policy.
 create or replace function holdfast.find_or_create_lane_for_policy(p_policy_id bigint, p_priority smallint,
   p_limit_key text, p_owner text) returns bigint
 language plpgsql set search_path = '' as $$
@@ -87,8 +87,8 @@ begin
   update holdfast.lanes l set cursor = p_safe from free where l.id = free.id;
 end $$;
 
--- Stored cursors are exact as long as positions only rise. After a failover to a standby that lagged behind,
--- positions may have gone back: move the cursors that are too high.
+-- Lower stored cursors that are too high, and return their number. Stored cursors are exact as long as positions only
+-- rise. After a failover to a standby that lagged behind, positions may have gone back.
 create or replace function holdfast.repair_lane_cursors() returns integer
 language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -111,8 +111,8 @@ begin
   return v_count;
 end $$;
 
--- When a lane was last served, or created.
-create or replace function holdfast.get_lane_served_at(p_lane holdfast.lanes) returns timestamptz
+-- Return when a lane was last served, or created.
+create or replace function holdfast.get_lane_last_served_at(p_lane holdfast.lanes) returns timestamptz
 language plpgsql stable set search_path = '' as $$
 begin
   return coalesce((select t.served_at from holdfast.lane_cursors t where t.lane_id = p_lane.id order by t.version desc
@@ -120,7 +120,7 @@ begin
     p_lane.served_at, p_lane.created_at, '-infinity');
 end $$;
 
--- Close and delete empty lanes as described above. Returns the number of deleted lanes and limit counters.
+-- Close and delete lanes that stay empty, as described above. Returns the number of deleted lanes and limit counters.
 create or replace function holdfast.remove_idle_lanes(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' set jit = off as $$
 declare
@@ -131,7 +131,7 @@ begin
   if (select last_value from holdfast.last_lane_cleanup_s) > extract(epoch from p_now - interval '10 minutes')
     or not exists (
     select from holdfast.lanes l where (l.limit_key is not null or l.fair_owner is not null)
-      and (holdfast.get_lane_served_at(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
+      and (holdfast.get_lane_last_served_at(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
     return 0;
   end if;
   perform setval('holdfast.last_lane_cleanup_s', extract(epoch from p_now)::bigint);
@@ -151,7 +151,7 @@ begin
   where l.id in (
     select o.id from holdfast.lanes o
     where (o.limit_key is not null or o.fair_owner is not null) and o.closed_at is null
-      and holdfast.get_lane_served_at(o) < p_now - interval '1 hour' and o.id <> all (v_used)
+      and holdfast.get_lane_last_served_at(o) < p_now - interval '1 hour' and o.id <> all (v_used)
     order by o.id limit p_limit for update skip locked);
   return v_count + holdfast.remove_idle_limit_counters(p_now, p_limit);
 end $$;

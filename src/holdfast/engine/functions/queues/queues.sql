@@ -1,6 +1,6 @@
 -- Task queues: list them, pause and resume them, and set their options. Every count is bounded by p_max_rows.
 
--- Every queue that has or had tasks, or was paused or configured. `ready` is counted up to p_max_rows per queue;
+-- List every queue that has or had tasks, or was paused or configured. `ready` is counted up to p_max_rows per queue;
 -- `ready_exact` is false where the count stopped there. The first ready task of each lane is its oldest.
 create or replace function holdfast.list_task_queues(p_queue text default null, p_max_rows integer default 10000)
   returns setof jsonb
@@ -53,7 +53,7 @@ begin
   order by n.name;
 end $$;
 
--- How many workers with p_per_worker slots a queue can use: never null, and 0 for an empty or unknown queue. One
+-- Return how many workers with p_per_worker slots a queue can use: never null, and 0 for an empty or unknown queue. One
 -- worker more for each minute that the oldest task has waited, up to twice as many. Tasks that wait in a paused queue
 -- do not count.
 create or replace function holdfast.count_desired_workers(p_queue text, p_per_worker integer default 8,
@@ -107,7 +107,7 @@ create or replace function holdfast.put_queue(
 language plpgsql security definer set search_path = '' as $$
 begin
   if p_keep_s < 0 or p_keep_failed_s < 0 or p_ageing_s <= 0 then
-    perform holdfast.raise_error('HF004', 'keep_s and keep_failed_s must not be negative, ageing_s must be above 0.',
+    perform holdfast.raise_error('HF004', 'keep_s and keep_failed_s must be at least 0, and ageing_s greater than 0.',
       'keep_s');
   end if;
   insert into holdfast.queues (name, keep_s, keep_failed_s, ageing_s)
@@ -116,7 +116,8 @@ begin
     keep_failed_s = coalesce(p_keep_failed_s, queues.keep_failed_s), ageing_s = coalesce(p_ageing_s, queues.ageing_s);
 end $$;
 
--- Let the owners in a queue take turns, or not. Tasks that already wait stay in their lanes.
+-- Switch fair sharing of a queue on or off. In a fair queue the owners take turns. Tasks that already wait stay in
+-- their lanes.
 create or replace function holdfast.set_fair_queue(p_queue text, p_owners boolean default true) returns void
 language plpgsql security definer set search_path = '' as $$
 begin

@@ -11,7 +11,7 @@
 -- other expressions name times of day: a time that is skipped runs once, at the first moment after the gap, and a
 -- time that comes twice runs at the first.
 
--- One field as numbers in the range p_min to p_max.
+-- Return the numbers of one field of a cron expression, in the range p_min to p_max.
 create or replace function holdfast.parse_cron_field(p_text text, p_field text, p_min integer, p_max integer)
   returns integer[]
 language plpgsql immutable set search_path = '' as $$
@@ -58,7 +58,7 @@ begin
   return array(select distinct n from unnest(v_result) as n order by n);
 end $$;
 
--- A number or a name of a month or weekday.
+-- Return a number, or the number of a month or weekday name.
 create or replace function holdfast.parse_cron_number(p_text text, p_field text, p_min integer, p_max integer)
   returns integer
 language plpgsql immutable set search_path = '' as $$
@@ -74,7 +74,7 @@ begin
   return v_number;
 end $$;
 
--- Raise HF004 for a field.
+-- Raise HF004 for an invalid field of a cron expression.
 create or replace function holdfast.raise_cron_error(p_text text, p_field text, p_min integer, p_max integer)
   returns void
 language plpgsql immutable set search_path = '' as $$
@@ -84,8 +84,8 @@ begin
     quote_literal(left(p_text, 60))), 'cron', 'Write it as in "30 6 * * MON-FRI": minute, hour, day, month, weekday.');
 end $$;
 
--- The fields of an expression. Days 32 and 33 stand for L and LW; weekdays from 10 on for n#k (10 * k + n) and nL (90
--- + n).
+-- Return the fields of a cron expression as numbers. Days 32 and 33 stand for L and LW; weekdays from 10 on for n#k (10
+-- * k + n) and nL (90 + n).
 create or replace function holdfast.parse_cron(
   p_cron text, out minutes integer[], out hours integer[], out days integer[], out months integer[],
     out weekdays integer[],
@@ -112,7 +112,7 @@ begin
   elapsed := v_field[1] like '*%' or v_field[2] like '*%';
 end $$;
 
--- The days of an expression, from one date to another.
+-- List the days that match a cron expression, from one date to another.
 create or replace function holdfast.list_cron_days(
   p_days integer[], p_months integer[], p_weekdays integer[], p_day_and boolean, p_from date, p_to date)
     returns setof date
@@ -136,8 +136,8 @@ begin
   where case when p_day_and then f.by_day and f.by_weekday else f.by_day or f.by_weekday end;
 end $$;
 
--- The first moment after a gap: p_late is a time in the skipped hour as PostgreSQL reads it, by the offset from
--- before.
+-- Return the first moment after a gap that a clock change makes. p_late is a time in the skipped hour as PostgreSQL
+-- reads it, by the offset from before the change.
 create or replace function holdfast.find_first_time_after_clock_gap(p_late timestamptz, p_timezone text)
   returns timestamptz
 language plpgsql stable set search_path = '' as $$
@@ -158,8 +158,8 @@ begin
   return v_after;
 end $$;
 
--- Every time of an expression after p_from and up to p_to, in no order. PostgreSQL reads a wall clock time that comes
--- twice as the second one; the first is earlier by the difference to the offset of the day before.
+-- List every time of a cron expression after p_from and up to p_to, in no order. PostgreSQL reads a wall clock time
+-- that comes twice as the second one; the first is earlier by the difference to the offset of the day before.
 create or replace function holdfast.list_cron_times_between(p_cron text, p_timezone text, p_from timestamptz,
   p_to timestamptz)
 returns setof timestamptz

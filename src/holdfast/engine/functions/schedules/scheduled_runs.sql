@@ -13,7 +13,7 @@ create or replace function holdfast.run_schedule(p_name text) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_schedule holdfast.schedules := holdfast.get_schedule_or_raise(p_name);
+  v_schedule holdfast.schedules := holdfast.get_schedule_row(p_name);
   v_job jsonb := holdfast.submit(holdfast.build_scheduled_job(v_schedule, v_now) - 'key');
 begin
   update holdfast.schedules s set last_at = v_now, last_job = (v_job ->> 'id')::uuid, last_error = null
@@ -21,7 +21,7 @@ begin
   return v_job;
 end $$;
 
--- The job to submit for one time.
+-- Return the job that a schedule submits for one time.
 create or replace function holdfast.build_scheduled_job(p_schedule holdfast.schedules, p_at timestamptz) returns jsonb
 language plpgsql stable set search_path = '' as $$
 declare
@@ -34,7 +34,7 @@ begin
       || jsonb_build_object('schedule', p_schedule.name, 'schedule_at', v_at)));
 end $$;
 
--- The times of a schedule that are due and get a job, oldest first.
+-- List the times of a schedule that are due and for which a job is submitted, oldest first.
 create or replace function holdfast.list_due_schedule_times(p_schedule holdfast.schedules, p_now timestamptz)
   returns setof timestamptz
 language plpgsql stable set search_path = '' as $$

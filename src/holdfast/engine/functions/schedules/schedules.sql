@@ -83,14 +83,16 @@ begin
   end if;
   if p_job ?| '{key,run_at,expires_at,batch}' then
     perform holdfast.raise_error('HF004',
-      'A schedule makes many jobs: key, run_at, expires_at and batch cannot be the same for all.', 'job',
-      'Use unique_key to skip a run while the one before is still running.');
+      'The job of a schedule cannot have key, run_at, expires_at or batch: they would be the same for every run.',
+        'job',
+      'Use unique_key to skip a run while the previous run is still unfinished.');
   end if;
   if not p_job ? 'tasks' then
     perform holdfast.check_name(p_job ->> 'type', 'type');
   end if;
 end $$;
 
+-- Return a schedule as JSON.
 create or replace function holdfast.schedule_to_json(p_schedule holdfast.schedules) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -104,7 +106,7 @@ begin
     'created_at', p_schedule.created_at);
 end $$;
 
--- Schedules by name, from the one after p_after. Users see their own.
+-- List schedules by name. p_after is the last name of the previous page. Users see their own schedules.
 create or replace function holdfast.list_schedules(p_owner text default null, p_after text default null,
   p_limit integer default 100)
 returns setof jsonb
@@ -118,15 +120,15 @@ begin
   order by s.name limit least(greatest(coalesce(p_limit, 100), 1), 1000);
 end $$;
 
--- One schedule.
+-- Return a schedule as JSON, or raise HF002.
 create or replace function holdfast.get_schedule(p_name text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return holdfast.schedule_to_json(holdfast.get_schedule_or_raise(p_name));
+  return holdfast.schedule_to_json(holdfast.get_schedule_row(p_name));
 end $$;
 
--- The row of a schedule that the caller may see, or HF002.
-create or replace function holdfast.get_schedule_or_raise(p_name text) returns holdfast.schedules
+-- Return the row of a schedule that the caller may see, or raise HF002.
+create or replace function holdfast.get_schedule_row(p_name text) returns holdfast.schedules
 language plpgsql stable set search_path = '' as $$
 declare
   v_user text := holdfast.get_end_user_id();
@@ -140,11 +142,11 @@ begin
   return v_schedule;
 end $$;
 
--- The next times of a schedule.
+-- List the next p_count times of a schedule.
 create or replace function holdfast.preview_schedule(p_name text, p_count integer default 10) returns setof timestamptz
 language plpgsql stable security definer set search_path = '' as $$
 declare
-  v_schedule holdfast.schedules := holdfast.get_schedule_or_raise(p_name);
+  v_schedule holdfast.schedules := holdfast.get_schedule_row(p_name);
 begin
   if p_count is null or p_count not between 1 and 1000 then
     perform holdfast.raise_error('HF004', format('count must be from 1 to 1000, got %s.',
@@ -160,7 +162,7 @@ end $$;
 create or replace function holdfast.pause_schedule(p_name text, p_by text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.get_schedule_or_raise(p_name);
+  perform holdfast.get_schedule_row(p_name);
   update holdfast.schedules s set paused_at = holdfast.now(), paused_by = coalesce(p_by, session_user)
   where s.name = p_name and s.paused_at is null;
   return found;
@@ -170,7 +172,7 @@ end $$;
 create or replace function holdfast.resume_schedule(p_name text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.get_schedule_or_raise(p_name);
+  perform holdfast.get_schedule_row(p_name);
   update holdfast.schedules s set paused_at = null, paused_by = null,
     next_at = coalesce((select t from holdfast.list_schedule_times_after(s.cron, s.every_s, s.timezone, s.anchor_at,
       holdfast.now(), 1) as t), 'infinity')

@@ -1,7 +1,7 @@
 -- The next and the last times of a schedule. Windows that grow find them however rare they are.
 
--- The IANA name of a time zone, or HF004. PostgreSQL itself also takes abbreviations and rules such as Foo+3, and so
--- would accept a typing error.
+-- Return the IANA name of a time zone, or raise HF004. PostgreSQL itself also takes abbreviations and rules such as
+-- Foo+3, and so would accept a typing error.
 create or replace function holdfast.check_timezone(p_timezone text) returns text
 language plpgsql stable set search_path = '' as $$
 declare
@@ -21,7 +21,7 @@ begin
   return v_name;
 end $$;
 
--- The first p_count times after a time; fewer if there are no more within fifty years.
+-- List the first p_count times of a cron expression after a time; fewer if it has no more within fifty years.
 create or replace function holdfast.list_cron_times_after(p_cron text, p_timezone text, p_after timestamptz,
   p_count integer)
 returns setof timestamptz
@@ -42,7 +42,7 @@ begin
   end loop;
 end $$;
 
--- The last p_count times up to a time and after another, newest first.
+-- List the last p_count times of a cron expression after p_after and up to p_until, newest first.
 create or replace function holdfast.list_cron_times_before(p_cron text, p_timezone text, p_until timestamptz,
   p_after timestamptz, p_count integer)
 returns setof timestamptz
@@ -64,8 +64,8 @@ begin
   end loop;
 end $$;
 
--- The same for schedules with a cron expression or an interval. An interval is counted from its anchor, so that it
--- does not drift.
+-- List the first p_count times of a cron expression or an interval after a time. An interval is counted from its
+-- anchor, so that it does not drift.
 create or replace function holdfast.list_schedule_times_after(
   p_cron text, p_every_s double precision, p_timezone text, p_anchor timestamptz, p_after timestamptz, p_count integer)
 returns setof timestamptz
@@ -82,6 +82,7 @@ begin
   end if;
 end $$;
 
+-- List the last p_count times of a cron expression or an interval after p_after and up to p_until, newest first.
 create or replace function holdfast.list_schedule_times_before(
   p_cron text, p_every_s double precision, p_timezone text, p_anchor timestamptz, p_until timestamptz,
     p_after timestamptz, p_count integer)
@@ -100,7 +101,7 @@ begin
   end if;
 end $$;
 
--- The times of a cron expression or an interval that is not stored.
+-- List the next times of a cron expression or an interval that is not stored as a schedule.
 create or replace function holdfast.list_next_run_times(
   p_cron text default null, p_every_s double precision default null, p_timezone text default 'UTC',
     p_count integer default 10,

@@ -4,6 +4,7 @@
 -- Without webhooks a job pays nothing: the triggers are created with the first webhook and dropped with the last. They
 -- only insert tasks, in the transaction that ends the job.
 
+-- Creates an outbound webhook and returns its id. Raises HF006 when the user already has 20 webhooks.
 create or replace function holdfast.create_webhook(
   p_url text, p_events text[], p_secret text, p_types text[] default null, p_owner text default null) returns uuid
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
@@ -31,6 +32,7 @@ begin
   return v_id;
 end $$;
 
+-- Lists outbound webhooks without their secrets, newest first. Users see their own webhooks.
 create or replace function holdfast.list_webhooks()
 returns table (id uuid, owner text, url text, events text[], types text[], active boolean, created_at timestamptz,
   failing_since timestamptz, failures integer, last_error text, disabled_at timestamptz, disabled_reason text)
@@ -45,6 +47,7 @@ begin
   where v_user is null or w.owner = v_user order by w.id desc limit 1000;
 end $$;
 
+-- Deletes an outbound webhook. Returns false when it does not exist.
 create or replace function holdfast.delete_webhook(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
 declare
@@ -59,25 +62,25 @@ begin
   return true;
 end $$;
 
--- Switches a webhook on, which clears its failures, or off. Returns false when it does not exist.
-create or replace function holdfast.set_webhook_active(p_id uuid, p_on boolean, p_reason text default null)
+-- Enables a webhook, which clears its failures, or disables it. Returns false when it does not exist.
+create or replace function holdfast.set_webhook_active(p_id uuid, p_enabled boolean, p_reason text default null)
   returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
   v_user text := holdfast.get_end_user_id();
 begin
-  update holdfast.webhooks w set active = p_on, failing_since = null, failures = 0, last_error = null,
-    disabled_at = case when not p_on then holdfast.now(
-      ) end, disabled_reason = case when not p_on then left(coalesce(p_reason, 'Switched off by an operator.'),
+  update holdfast.webhooks w set active = p_enabled, failing_since = null, failures = 0, last_error = null,
+    disabled_at = case when not p_enabled then holdfast.now(
+      ) end, disabled_reason = case when not p_enabled then left(coalesce(p_reason, 'Disabled by an operator.'),
         500) end,
-    expiry_notified_until = case when p_on and not w.active then holdfast.now() else w.expiry_notified_until end
+    expiry_notified_until = case when p_enabled and not w.active then holdfast.now() else w.expiry_notified_until end
   where w.id = p_id and (v_user is null or w.owner = v_user);
   return found;
 end $$;
 
 -- Records the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times
--- in a row, or whose endpoint returned 410 Gone, is switched off. A success after a success writes nothing. Returns
--- true when this call switched the webhook off.
+-- in a row, or whose endpoint returned 410 Gone, is disabled. A success after a success writes nothing. Returns
+-- true when this call disabled the webhook.
 create or replace function holdfast.record_webhook_delivery(
   p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -105,7 +108,8 @@ begin
   return true;
 end $$;
 
--- Sends one event per job for files that expire within a day. A file that lives for less than a day gets no event.
+-- Enqueues one artifact.expiring event per job for files that expire within a day, and returns the number of files. A
+-- file that lives for less than a day gets no event.
 create or replace function holdfast.tick_webhooks(p_limit integer default 1000) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -142,7 +146,7 @@ begin
   return v_count;
 end $$;
 
--- Returns the URL and the signing secret of a webhook; no row when it was deleted or switched off.
+-- Returns the URL and the signing secret of a webhook; no row when it was deleted or disabled.
 create or replace function holdfast.get_webhook_target(p_id uuid) returns table (url text, secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -150,14 +154,14 @@ begin
 end $$;
 
 -- Creates or drops the triggers that enqueue deliveries.
-create or replace function holdfast.set_webhook_triggers(p_on boolean) returns void
+create or replace function holdfast.set_webhook_triggers(p_enabled boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
-  if p_on = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass
+  if p_enabled = exists (select from pg_catalog.pg_trigger where tgrelid = 'holdfast.jobs'::regclass
     and tgname = 'enqueue_webhook_deliveries') then
     return;
   end if;
-  if p_on then
+  if p_enabled then
     create trigger enqueue_webhook_deliveries after insert on holdfast.history referencing new table as new_rows
       for each statement execute function holdfast.enqueue_webhooks_for_tasks();
     create trigger enqueue_webhook_deliveries after update on holdfast.jobs for each row
@@ -184,6 +188,7 @@ begin
     and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook';
 end $$;
 
+-- Submits the job that delivers one event to one webhook.
 create or replace function holdfast.enqueue_webhook_delivery(p_id uuid, p_event text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -193,6 +198,7 @@ begin
       'delivery', holdfast.new_id(), 'body', p_body)));
 end $$;
 
+-- Enqueues webhook deliveries for jobs of one task that ended (trigger on history).
 create or replace function holdfast.enqueue_webhooks_for_tasks() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -203,6 +209,7 @@ begin
   return null;
 end $$;
 
+-- Enqueues webhook deliveries for a job of several tasks that ended (trigger on jobs).
 create or replace function holdfast.enqueue_webhooks_for_job() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -212,6 +219,7 @@ begin
   return null;
 end $$;
 
+-- Enqueues webhook deliveries for a batch that completed (trigger on batches).
 create or replace function holdfast.enqueue_webhooks_for_batch() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -221,6 +229,7 @@ begin
   return null;
 end $$;
 
+-- Creates or replaces an inbound webhook.
 create or replace function holdfast.put_inbound_webhook(
   p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
 language plpgsql security definer set search_path = '' as $$
@@ -232,6 +241,7 @@ begin
     secret = excluded.secret;
 end $$;
 
+-- Returns the job type, queue, owner and secret of an inbound webhook, or no row.
 create or replace function holdfast.get_inbound_webhook(p_name text) returns table (type text, queue text, owner text,
   secret text)
 language plpgsql stable security definer set search_path = '' as $$
@@ -239,6 +249,7 @@ begin
   return query select h.type, h.queue, h.owner, h.secret from holdfast.inbound_webhooks h where h.name = p_name;
 end $$;
 
+-- Lists inbound webhooks by name, without their secrets.
 create or replace function holdfast.list_inbound_webhooks() returns table (name text, type text, queue text,
   owner text, created_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
@@ -247,6 +258,7 @@ begin
     limit 1000;
 end $$;
 
+-- Deletes an inbound webhook. Returns false when it does not exist.
 create or replace function holdfast.delete_inbound_webhook(p_name text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
