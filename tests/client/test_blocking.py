@@ -50,7 +50,7 @@ async def test_blocking_code_submits_and_waits(client: Client, db: Database) -> 
     assert results == (4, [6, 8])
 
 
-def test_get_and_cancel(client: Client) -> None:
+def test_blocking_get_and_cancel(client: Client) -> None:
     job = client.blocking.submit(double(2), key="k")
     assert not client.blocking.submit(double(2), key="k").created
     assert job.get().status == "queued"

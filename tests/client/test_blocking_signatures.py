@@ -53,7 +53,7 @@ def expect_return_type(annotation: str) -> str:
 
 
 @pytest.mark.parametrize(("asynchronous", "plain"), PAIRS, ids=lambda cls: cls.__name__)
-def test_signatures_are_the_same(asynchronous: type, plain: type) -> None:
+def test_blocking_signatures_match_the_async_signatures(asynchronous: type, plain: type) -> None:
     expected, actual = list_public_members(asynchronous), list_public_members(plain)
     assert expected.keys() - ONLY_ASYNC == actual.keys()
     for name, member in actual.items():

@@ -75,7 +75,7 @@ def test_loops_in_different_threads_at_once(client: Client, url: Secret) -> None
     wait_for_connections(url, 0)
 
 
-def test_async_and_blocking_at_once(client: Client, url: Secret) -> None:
+def test_async_and_blocking_calls_at_the_same_time(client: Client, url: Secret) -> None:
     def submit_blocking(number: int) -> UUID:
         handle = client.blocking.submit(double(number))
         assert handle.get().status == "queued"
@@ -193,7 +193,7 @@ def _submit_in_process(client: Client, pipe: Pipe) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_multiprocessing_with_fork(client: Client) -> None:
+def test_client_works_in_a_forked_multiprocessing_child(client: Client) -> None:
     client.blocking.submit(double(1))
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()

@@ -57,7 +57,7 @@ async def only_notifications(
         job = await client.submit(upper("first"))
         await wait_until((await client._connections.open_watcher()).is_listening, what="a listener")
         assert await job.result(within=WITHIN) == "FIRST"
-        monkeypatch.setattr(job_watcher, "PAUSES_WITH_LISTENER_S", (600.0,))
+        monkeypatch.setattr(job_watcher, "POLL_PAUSES_WITH_LISTENER_S", (600.0,))
 
     job = await client.submit(upper("zero"))
     async with (await client._connections.open_watcher()).watch(job.id):
@@ -105,7 +105,7 @@ async def test_an_end_that_no_worker_reports_arrives_by_notification(
         body |= {"crashes": 1 if how == "lose it for good" else 5, "lease_s": 30}
     job = (await jobs.submit(conn, body)).id
     if how.startswith("lose"):
-        await ManualWorker(conn, queues=["elsewhere"]).one()
+        await ManualWorker(conn, queues=["elsewhere"]).claim_one_task()
     changes = client.watch(job, within=WITHIN)
     assert (await anext(changes)).status == ("running" if how.startswith("lose") else "queued")
     if how == "cancel":
@@ -133,7 +133,7 @@ async def test_the_start_of_a_job_arrives_by_notification(
     if how == "claim_tasks":
         await conn.fetch("select holdfast.claim_tasks('outside', 5, null, array['elsewhere'])")
     else:
-        await ManualWorker(conn, queues=["elsewhere"]).one()
+        await ManualWorker(conn, queues=["elsewhere"]).claim_one_task()
     async with asyncio.timeout(WITHIN.total_seconds() / 2):  # at its end the watch looks by itself
         assert (await anext(changes)).status == "running"
 
@@ -170,7 +170,7 @@ async def test_watched_jobs_are_removed_from_the_watch_list(client: Client, conn
     assert await conn.fetchval("select array_agg(job_id) from holdfast.watched_jobs") == [other.id]
 
 
-async def test_searches_return_pages(client: Client) -> None:
+async def test_search_jobs_returns_pages(client: Client) -> None:
     ids = [(await client.submit(upper(str(n)), owner="ada" if n % 2 else "bob")).id for n in range(7)]
     first = await client.search_jobs("state:queued", limit=3)
     assert [job.id for job in first.rows] == ids[:-4:-1]

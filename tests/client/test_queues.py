@@ -59,7 +59,7 @@ async def test_a_body_is_converted_to_the_requested_type(client: Client) -> None
 
 
 @pytest.mark.parametrize("body", [None, 0, "", "text", [1, [2]], {"a": None}, 2**60, 1.5, True, "\u2028ü😀"])
-async def test_any_json_is_a_message(client: Client, body: object) -> None:
+async def test_any_json_value_can_be_sent(client: Client, body: object) -> None:
     await client.queues.send("q", body)
     [message] = await client.queues.read("q")
     assert message.body == body
@@ -339,7 +339,7 @@ async def test_done_on_the_caller_s_transaction(client: Client, conn: Connection
     await transaction.rollback()
 
 
-async def test_a_message_is_a_value(client: Client) -> None:
+async def test_messages_are_comparable_values(client: Client) -> None:
     await client.queues.send("q", {"a": 1})
     [message] = await client.queues.read("q")
     assert isinstance(message, Message)

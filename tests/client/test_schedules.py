@@ -89,7 +89,7 @@ def test_a_scheduled_task_is_still_a_task() -> None:
     assert [s.name for s in tidy.schedules] == ["often", "tidy"]
 
 
-def test_wrong_declarations_are_refused() -> None:
+def test_invalid_schedule_declarations_are_refused() -> None:
     with pytest.raises(InvalidError, match="either a cron expression or an interval"):
         schedule(report("x"))
     with pytest.raises(InvalidError, match="kind"):

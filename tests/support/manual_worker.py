@@ -31,14 +31,14 @@ class ManualWorker:
         self.cursors: str | None = None
         self.next_s: float | None = None
 
-    async def take(self, slots: int = 1, types: Sequence[str] | None = None) -> list[LeasedTask]:
-        return list((await self.exchange([], slots=slots, types=types)).tasks)
+    async def claim_tasks(self, slots: int = 1, types: Sequence[str] | None = None) -> list[LeasedTask]:
+        return list((await self.finish_and_claim([], slots=slots, types=types)).tasks)
 
-    async def one(self) -> LeasedTask:
-        (task,) = await self.take(1)
+    async def claim_one_task(self) -> LeasedTask:
+        (task,) = await self.claim_tasks(1)
         return task
 
-    async def exchange(
+    async def finish_and_claim(
         self, outcomes: Sequence[Outcome], *, slots: int = 0, types: Sequence[str] | None = None
     ) -> leases.ClaimResponse:
         answer = await leases.finish_and_claim(
@@ -54,8 +54,8 @@ class ManualWorker:
         self.next_s = answer.next_s
         return answer
 
-    async def finish(self, task: LeasedTask, kind: OutcomeKind = "succeed", body: object = None) -> str:
-        answers = (await self.exchange([build_outcome(task, kind, body)])).answers
+    async def finish_task(self, task: LeasedTask, kind: OutcomeKind = "succeed", body: object = None) -> str:
+        answers = (await self.finish_and_claim([build_outcome(task, kind, body)])).answers
         return str(answers[0])
 
 

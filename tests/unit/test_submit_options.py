@@ -22,12 +22,16 @@ def plain(x: int, y: int = 2) -> int:
     return x
 
 
-def as_json(value: object) -> Any:
+def decode_json(value: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def test_a_request_contains_only_what_differs_from_the_defaults() -> None:
-    assert as_json(build_job_request(plain(1), {})) == {"type": "plain", "queue": "default", "args": {"x": 1}}
+    assert decode_json(build_job_request(plain(1), {})) == {
+        "type": "plain",
+        "queue": "default",
+        "args": {"x": 1},
+    }
 
 
 def test_a_request_contains_the_policy_and_the_options() -> None:
@@ -39,7 +43,7 @@ def test_a_request_contains_the_policy_and_the_options() -> None:
         "delay": timedelta(minutes=2),
         "labels": {"a": "b"},
     }
-    assert as_json(build_job_request(special(1), options)) == {
+    assert decode_json(build_job_request(special(1), options)) == {
         "type": "special", "queue": "q", "args": {"x": 1}, "timeout_s": 60, "attempts": 3, "base_s": 5,
         "cap_s": 900, "jitter": 0, "priority": 5, "key": "k", "unique_key": "u", "owner": "o", "delay_s": 120,
         "labels": {"a": "b"},
@@ -50,7 +54,7 @@ def test_a_graph_names_its_tasks_and_edges() -> None:
     g = Graph("report")
     first = g.add(plain(1))
     g.add(plain(first.result), weight=3, on_failure="skip")
-    body = as_json(build_job_request(g, {}))
+    body = decode_json(build_job_request(g, {}))
     assert body["type"] == "report"
     assert [t["name"] for t in body["tasks"]] == ["plain", "plain-2"]
     assert body["tasks"][1]["after"] == [{"name": "plain", "on_failure": "skip"}]

@@ -35,7 +35,7 @@ async def archived(client: Client, queue: str) -> int:
     return (await client.queues.metrics(queue)).archived
 
 
-async def test_the_worker_makes_its_queues_and_archives_what_is_handled(
+async def test_worker_creates_queues_and_archives_processed_messages(
     workers: Workers, client: Client
 ) -> None:
     await workers.start()
@@ -54,7 +54,7 @@ async def test_the_worker_makes_its_queues_and_archives_what_is_handled(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_a_killed_worker_s_message_comes_back_and_is_handled_elsewhere(
+async def test_message_of_a_killed_worker_is_processed_by_another_worker(
     workers: Workers, client: Client
 ) -> None:
     victim = await workers.start()
@@ -69,7 +69,7 @@ async def test_a_killed_worker_s_message_comes_back_and_is_handled_elsewhere(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_a_killed_worker_s_message_need_not_wait_for_its_vt_and_tells(
+async def test_message_of_a_killed_worker_is_visible_before_its_vt_ends(
     workers: Workers, client: Client, conn: Connection
 ) -> None:
     victim = await workers.start()
@@ -92,7 +92,7 @@ async def test_a_killed_worker_s_message_need_not_wait_for_its_vt_and_tells(
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("queue", ["waits", "plain"])
-async def test_a_stopped_worker_gives_messages_back_at_once(
+async def test_stopped_worker_makes_its_messages_visible_at_once(
     workers: Workers, client: Client, conn: Connection, queue: str
 ) -> None:
     leaving = await workers.start("--grace", "100ms")
@@ -111,7 +111,7 @@ async def test_a_stopped_worker_gives_messages_back_at_once(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_a_stopped_worker_lets_running_functions_finish(workers: Workers, client: Client) -> None:
+async def test_stopped_worker_lets_running_consumers_finish(workers: Workers, client: Client) -> None:
     leaving = await workers.start("--grace", "30s")
     await client.queues.send("waits", "gate")
     await wait_until(lambda: workers.seen("began", "gate", 1), within=SOON)
@@ -124,7 +124,7 @@ async def test_a_stopped_worker_lets_running_functions_finish(workers: Workers, 
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize(("how", "body"), [("blocks", 5.0), ("gil", 5_000_000)])
-async def test_what_holds_the_process_keeps_its_message_invisible(
+async def test_message_stays_invisible_while_its_consumer_blocks_the_process(
     workers: Workers, client: Client, how: str, body: float
 ) -> None:
     """The function blocks for more than two visibility timeouts while another worker stands by to read."""
@@ -138,7 +138,7 @@ async def test_what_holds_the_process_keeps_its_message_invisible(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_poison_goes_to_the_dead_letters_with_its_error(workers: Workers, client: Client) -> None:
+async def test_failing_message_moves_to_dead_letters_with_its_error(workers: Workers, client: Client) -> None:
     await client.queues.put_policy("Poison", dead_letters="graves", backoff=timedelta(milliseconds=50))
     sent = await client.queues.send_batch("poison", [{"number": n} for n in (1, 2, 3)] + [{"numbr": 4}])
     await workers.start()
@@ -164,7 +164,7 @@ async def test_poison_goes_to_the_dead_letters_with_its_error(workers: Workers, 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("ready")
-async def test_a_message_that_kills_its_worker_is_dead_after_max_reads(
+async def test_message_that_kills_workers_moves_to_dead_letters_after_max_reads(
     workers: Workers, client: Client
 ) -> None:
     await client.queues.send("Poison", {"number": 4})
@@ -180,7 +180,7 @@ async def test_a_message_that_kills_its_worker_is_dead_after_max_reads(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_finishing_sending_and_writing_commit_together_or_not_at_all(
+async def test_done_send_and_insert_commit_in_one_transaction(
     workers: Workers, client: Client, conn: Connection
 ) -> None:
     await conn.execute("create table written (what text)")
@@ -201,7 +201,7 @@ async def test_finishing_sending_and_writing_commit_together_or_not_at_all(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_done_in_plain_code_outlasts_vt_and_does_not_hold_up_others(
+async def test_done_in_a_plain_function_longer_than_vt_does_not_delay_other_messages(
     workers: Workers, client: Client, conn: Connection
 ) -> None:
     await conn.execute("create table written (what text)")
@@ -231,7 +231,7 @@ async def test_done_in_plain_code_outlasts_vt_and_does_not_hold_up_others(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_an_exception_after_done_takes_it_back(
+async def test_exception_after_done_rolls_back_and_repeats_the_message(
     workers: Workers, client: Client, conn: Connection
 ) -> None:
     await conn.execute("create table written (what text)")
@@ -249,7 +249,7 @@ async def test_an_exception_after_done_takes_it_back(
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("queue", ["waits", "plain"])
-async def test_a_message_that_somebody_else_read_is_given_up(
+async def test_consumer_is_stopped_when_another_reader_has_its_message(
     workers: Workers, client: Client, queue: str
 ) -> None:
     await workers.start()
@@ -269,7 +269,7 @@ async def test_a_message_that_somebody_else_read_is_given_up(
 
 
 @pytest.mark.usefixtures("ready")
-async def test_two_workers_share_many_messages_and_handle_each_once(workers: Workers, client: Client) -> None:
+async def test_two_workers_process_each_message_once(workers: Workers, client: Client) -> None:
     await client.queues.send_batch("short", [{"number": n} for n in range(500)])
     await workers.start()
     await workers.start()
@@ -300,7 +300,7 @@ async def test_work_goes_on_after_every_connection_was_cut(
     await wait_until(lambda: workers.seen("short", 2, 1), within=SOON)
 
 
-async def test_a_missing_queue_stops_the_worker_with_a_sentence(workers: Workers, tmp_path: Path) -> None:
+async def test_missing_queue_stops_the_worker_with_an_error(workers: Workers, tmp_path: Path) -> None:
     app = tmp_path / "strict_app.py"
     app.write_text("from holdfast import consumer\n@consumer(queue='nowhere')\ndef c(msg): ...\n")
     workers.app = app

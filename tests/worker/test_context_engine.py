@@ -50,18 +50,18 @@ async def make(db: Database) -> Make:
 
 
 @pytest.fixture
-async def hand(conn: Connection) -> ManualWorker:
+async def manual_worker(conn: Connection) -> ManualWorker:
     return ManualWorker(conn)
 
 
-async def again(hand: ManualWorker, clock: Clock, claimed: LeasedTask) -> LeasedTask:
+async def again(manual_worker: ManualWorker, clock: Clock, claimed: LeasedTask) -> LeasedTask:
     """The next attempt of a task, after this one has failed; whatever else there is succeeds."""
-    await hand.finish(claimed, "fail", {"message": "once more"})
+    await manual_worker.finish_task(claimed, "fail", {"message": "once more"})
     await clock.advance(timedelta(hours=1))
-    taken = {each.id: each for each in await hand.take(9)}
+    taken = {each.id: each for each in await manual_worker.claim_tasks(9)}
     mine = taken.pop(claimed.id)
     for other in taken.values():
-        await hand.finish(other)
+        await manual_worker.finish_task(other)
     return mine
 
 
@@ -85,43 +85,47 @@ class Spy:
 
 
 async def test_each_report_is_stored_when_it_returns(
-    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
+    conn: Connection, manual_worker: ManualWorker, make: Make, clock: Clock
 ) -> None:
     created = await submit_job(conn, owner="ann")
-    (claimed,) = await hand.take()
+    (claimed,) = await manual_worker.claim_tasks()
     ctx = make(claimed)
     for done in (25, 50, 50, 75):
         await ctx.report(done, phase=f"at {done}")
     ctx.progress(60)
-    assert ctx.unreported() is None  # the bar does not run backwards, and there is nothing left to send
+    assert (
+        ctx.get_unreported_progress() is None
+    )  # the bar does not run backwards, and there is nothing left to send
     response = [e.body for e in await jobs.list_job_events(conn, created) if e.kind == "progress"]
     assert [(body["percent"], body["phase"]) for body in response if body] == [
         (25, "at 25"), (50, "at 50"), (75, "at 75"),
     ]  # fmt: skip
-    await again(hand, clock, claimed)
+    await again(manual_worker, clock, claimed)
     with pytest.raises(LeaseLostError):
         await ctx.report(90)
 
 
-async def test_a_step_that_succeeded_is_not_done_again(
-    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
+async def test_completed_step_is_not_run_again(
+    conn: Connection, manual_worker: ManualWorker, make: Make, clock: Clock
 ) -> None:
     await submit_job(conn)
-    first, spy = await hand.one(), Spy()
+    first, spy = await manual_worker.claim_one_task(), Spy()
     ctx: Ctx[Any] = make(first)
     page = await ctx.step("load", spy.load, "https://e.example")
     assert page == Page("https://e.example", 3)
     assert await ctx.step("count", spy.count, 1) == 2
-    second = make(await again(hand, clock, first))
+    second = make(await again(manual_worker, clock, first))
     assert await second.step("load", spy.load, "https://other.example") == Page("https://e.example", 3)
     assert await second.step("count", spy.count, 7) == 2
     assert spy.calls == 2
     assert await second.step("new", spy.count, 7) == 8
 
 
-async def test_a_step_that_failed_is_done_again(conn: Connection, hand: ManualWorker, make: Make) -> None:
+async def test_failed_step_is_run_again(
+    conn: Connection, manual_worker: ManualWorker, make: Make
+) -> None:
     await submit_job(conn)
-    ctx, calls = make(await hand.one()), 0
+    ctx, calls = make(await manual_worker.claim_one_task()), 0
 
     async def shaky() -> str:
         nonlocal calls
@@ -135,20 +139,22 @@ async def test_a_step_that_failed_is_done_again(conn: Connection, hand: ManualWo
     assert await ctx.step("go", shaky) == "there"
 
 
-async def test_of_two_at_once_the_first_value_stays(conn: Connection, hand: ManualWorker, make: Make) -> None:
+async def test_first_result_of_two_concurrent_steps_is_stored(
+    conn: Connection, manual_worker: ManualWorker, make: Make
+) -> None:
     await submit_job(conn)
-    claimed = await hand.one()
+    claimed = await manual_worker.claim_one_task()
     one, two = make(claimed), make(claimed)
     values = await asyncio.gather(one.step("n", lambda: 1), two.step("n", lambda: 2))
     assert values[0] == values[1]
 
 
-async def test_steps_are_fenced_and_say_what_is_wrong(
-    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
+async def test_steps_require_the_lease_and_name_invalid_arguments(
+    conn: Connection, manual_worker: ManualWorker, make: Make, clock: Clock
 ) -> None:
     await submit_job(conn)
-    stale = await hand.one()
-    await again(hand, clock, stale)
+    stale = await manual_worker.claim_one_task()
+    await again(manual_worker, clock, stale)
     with pytest.raises(LeaseLostError):
         await make(stale).step("late", lambda: 1)
     with pytest.raises(InvalidError, match="step odd"):
@@ -157,11 +163,11 @@ async def test_steps_are_fenced_and_say_what_is_wrong(
         await make(stale).step("", lambda: 1)
 
 
-async def test_plain_functions_use_blocking_from_their_thread(
-    conn: Connection, hand: ManualWorker, make: Make
+async def test_plain_functions_use_ctx_blocking_in_their_thread(
+    conn: Connection, manual_worker: ManualWorker, make: Make
 ) -> None:
     await submit_job(conn)
-    ctx, spy = make(await hand.one()), Spy()
+    ctx, spy = make(await manual_worker.claim_one_task()), Spy()
 
     def plain() -> tuple[int, Page, list[str]]:
         seen = list(ctx.blocking.track(["a", "b"], phase="read"))
@@ -178,11 +184,11 @@ async def child(x: int) -> int:
     return x
 
 
-async def test_children_join_the_job_once_however_often_they_are_said(
-    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
+async def test_repeated_submit_of_a_child_task_adds_one_task(
+    conn: Connection, manual_worker: ManualWorker, make: Make, clock: Clock
 ) -> None:
     parent = await submit_job(conn, type="parent")
-    first = await hand.one()
+    first = await manual_worker.claim_one_task()
 
     async def spread(ctx: Ctx[Any]) -> list[UUID]:
         left = await ctx.submit(child(1))
@@ -192,32 +198,32 @@ async def test_children_join_the_job_once_however_often_they_are_said(
 
     created = await spread(make(first))
     assert len(set(created)) == 4
-    second = await again(hand, clock, first)
+    second = await again(manual_worker, clock, first)
     assert await spread(make(second)) == created
     names = await read_task_statuses(conn, parent)
     assert sorted(names.values()) == ["running", "succeeded", "succeeded", "succeeded", "waiting"]
-    await hand.finish(second)
-    assert (await hand.one()).id == created[2]
+    await manual_worker.finish_task(second)
+    assert (await manual_worker.claim_one_task()).id == created[2]
 
 
-async def test_children_that_are_submitted_at_once_are_all_there(
-    conn: Connection, hand: ManualWorker, make: Make
+async def test_concurrently_submitted_child_tasks_are_all_added(
+    conn: Connection, manual_worker: ManualWorker, make: Make
 ) -> None:
     parent = await submit_job(conn, type="parent")
-    ctx = make(await hand.one())
+    ctx = make(await manual_worker.claim_one_task())
     created = await asyncio.gather(*(ctx.submit(child(n)) for n in range(20)))
     assert len(set(created)) == 20
     assert len(await read_task_statuses(conn, parent)) == 21
 
 
-async def test_detached_jobs_are_submitted_once_and_fenced(
-    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
+async def test_detached_job_is_submitted_once_and_requires_the_lease(
+    conn: Connection, manual_worker: ManualWorker, make: Make, clock: Clock
 ) -> None:
     await submit_job(conn)
-    first = await hand.one()
+    first = await manual_worker.claim_one_task()
     created = await make(first).submit(child(1), detached=True, owner="ann", labels={"a": "b"})
     keyed = await make(first).submit(child(2), detached=True, key="mine")
-    second = await again(hand, clock, first)
+    second = await again(manual_worker, clock, first)
     assert await make(second).submit(child(1), detached=True, owner="ann", labels={"a": "b"}) == created
     rows = await read_job(conn, created)
     assert (rows["owner"], rows["type"]) == ("ann", "child")
@@ -229,26 +235,28 @@ async def test_detached_jobs_are_submitted_once_and_fenced(
     assert await conn.fetchval("select count(*) from holdfast.all_tasks where args = '{\"x\": 4}'") == 0
 
 
-async def test_a_task_knows_its_owner_alone_in_a_graph_and_with_children(
-    conn: Connection, hand: ManualWorker, make: Make, clock: Clock
+async def test_ctx_owner_in_single_tasks_graphs_and_child_tasks(
+    conn: Connection, manual_worker: ManualWorker, make: Make, clock: Clock
 ) -> None:
     await submit_job(conn, owner="ann")
-    first = await hand.one()
+    first = await manual_worker.claim_one_task()
     assert make(first).owner == "ann"
     created = await make(first).submit(child(1))
-    taken = await hand.one()
+    taken = await manual_worker.claim_one_task()
     assert (taken.id, make(taken).owner) == (created, "ann")
-    assert make(await again(hand, clock, first)).owner == "ann"
+    assert make(await again(manual_worker, clock, first)).owner == "ann"
     await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="bob", labels={"traceparent": "00-1-2-01"})
-    assert {(each.owner, each.trace) for each in await hand.take(9)} == {("bob", "00-1-2-01")}
+    assert {(each.owner, each.trace) for each in await manual_worker.claim_tasks(9)} == {("bob", "00-1-2-01")}
     await submit_job(conn)
-    nobody = await hand.one()
+    nobody = await manual_worker.claim_one_task()
     assert (nobody.owner, nobody.trace) == (None, None)
 
 
-async def test_what_makes_no_sense_is_refused(conn: Connection, hand: ManualWorker, make: Make) -> None:
+async def test_invalid_child_options_are_refused(
+    conn: Connection, manual_worker: ManualWorker, make: Make
+) -> None:
     await submit_job(conn)
-    ctx = make(await hand.one())
+    ctx = make(await manual_worker.claim_one_task())
     for options in ({"owner": "ann"}, {"detached": True, "after": ["x"]}, {"after": ["nobody"]}):
         with pytest.raises(InvalidError):
             await ctx.submit(child(1), **options)
@@ -259,11 +267,11 @@ async def test_what_makes_no_sense_is_refused(conn: Connection, hand: ManualWork
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
 @pytest.mark.parametrize("way", TRANSACTION_FACTORIES, ids=lambda way: way.__name__)
-async def test_a_task_succeeds_with_the_user_s_own_transaction(
-    conn: Connection, hand: ManualWorker, make: Make, url: Secret, way: Any, commit: bool
+async def test_complete_commits_with_the_caller_s_transaction(
+    conn: Connection, manual_worker: ManualWorker, make: Make, url: Secret, way: Any, commit: bool
 ) -> None:
     task_id = await submit_job(conn)
-    claimed = await hand.one()
+    claimed = await manual_worker.claim_one_task()
     ctx = make(claimed)
     async with way(url.reveal(), commit) as on:
         await ctx.assert_lease(on)
@@ -272,30 +280,30 @@ async def test_a_task_succeeds_with_the_user_s_own_transaction(
     assert ctx.completed
     assert await read_task_status(conn, task_id) == ("succeeded" if commit else "running")
     # What the worker hands in afterwards says the same again.
-    assert await hand.finish(claimed, "succeed", {"n": 2}) == "ok"
+    assert await manual_worker.finish_task(claimed, "succeed", {"n": 2}) == "ok"
     assert (await read_job(conn, task_id))["output"] == {"n": 1 if commit else 2}
 
 
 @pytest.mark.parametrize("way", TRANSACTION_FACTORIES, ids=lambda way: way.__name__)
-async def test_a_lost_lease_stops_the_user_s_own_transaction(
-    conn: Connection, hand: ManualWorker, make: Make, url: Secret, way: Any, clock: Clock
+async def test_complete_fails_in_the_caller_s_transaction_after_a_lost_lease(
+    conn: Connection, manual_worker: ManualWorker, make: Make, url: Secret, way: Any, clock: Clock
 ) -> None:
     await submit_job(conn)
-    stale = await hand.one()
-    await again(hand, clock, stale)
+    stale = await manual_worker.claim_one_task()
+    await again(manual_worker, clock, stale)
     for act in ("assert_lease", "complete"):
         async with way(url.reveal(), False) as on:
             with pytest.raises(LeaseLostError):
                 await getattr(make(stale), act)(on)
 
 
-async def test_django_and_plain_functions_need_not_await(
-    conn: Connection, hand: ManualWorker, make: Make, url: Secret, monkeypatch: pytest.MonkeyPatch
+async def test_complete_with_a_synchronous_connection_needs_no_await(
+    conn: Connection, manual_worker: ManualWorker, make: Make, url: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure_django(url.reveal())
     monkeypatch.setitem(connections.settings["default"], "NAME", urlsplit(url.reveal()).path[1:])
     task_id = await submit_job(conn)
-    ctx = make(await hand.one())
+    ctx = make(await manual_worker.claim_one_task())
 
     def plain() -> None:
         connection = connections["default"]
@@ -310,9 +318,9 @@ async def test_django_and_plain_functions_need_not_await(
     assert (await read_job(conn, task_id))["output"] == "done"
 
 
-async def test_autocommit_is_refused(conn: Connection, hand: ManualWorker, make: Make) -> None:
+async def test_complete_refuses_an_autocommit_connection(conn: Connection, manual_worker: ManualWorker, make: Make) -> None:
     await submit_job(conn)
-    ctx = make(await hand.one())
+    ctx = make(await manual_worker.claim_one_task())
     act: Callable[[object], Awaitable[None]]
     for act in (ctx.assert_lease, ctx.complete):
         with pytest.raises(RefusedError, match="open transaction"):

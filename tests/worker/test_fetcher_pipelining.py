@@ -305,7 +305,7 @@ async def test_a_fetcher_stopped_between_request_and_response(
         outbox.put_outcome(
             Outcome(id=claimed.id, attempt=claimed.attempt, nonce=claimed.nonce, kind="succeed")
         )
-    await fetcher.release_unreceived(conn)
+    await fetcher.release_unreceived_tasks(conn)
     assert await running_tasks(conn) == first
     assert await conn.fetchval("select sum(crashes + failures) from holdfast.tasks") == 0
 

@@ -74,7 +74,7 @@ async def reads(ctx: Ctx, files: list[Artifact]) -> list[str]:
     return rows
 
 
-async def test_files_travel_along_a_graph(hall: Client, tmp_path: Path) -> None:
+async def test_files_are_passed_between_tasks_of_a_graph(hall: Client, tmp_path: Path) -> None:
     graph = Graph("g")
     saved = graph.add(saves_everything(str(tmp_path)))
     graph.add(reads(saved.result))
@@ -98,7 +98,7 @@ def saves_in_a_thread(ctx: Ctx) -> str:
         return content.read().decode() + " " + saved.name
 
 
-async def test_plain_functions_save_too(hall: Client) -> None:
+async def test_plain_function_saves_a_file(hall: Client) -> None:
     job = await run(hall, saves_in_a_thread(), saves_in_a_thread)
     assert await job.result() == "from a thread a.txt"
 
@@ -112,7 +112,7 @@ async def fails_first(ctx: Ctx) -> int:
     return ctx.attempt
 
 
-async def test_a_retry_shows_its_own_files_only(
+async def test_only_files_of_the_successful_attempt_are_visible(
     hall: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
     job = await run(hall, fails_first(), fails_first, owner="ann")
@@ -169,7 +169,7 @@ async def saves_in_a_step_of_a_child(ctx: Ctx) -> int:
     return ctx.attempt
 
 
-async def test_what_a_step_saved_is_seen_with_the_success_of_a_later_attempt(
+async def test_file_of_a_step_is_visible_after_a_later_attempt_succeeds(
     hall: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
     CALLED.clear()
@@ -188,7 +188,7 @@ async def test_what_a_step_saved_is_seen_with_the_success_of_a_later_attempt(
 
 
 @pytest.mark.parametrize("work", [saves_in_a_step_of_a_thread, saves_in_a_step_of_a_child])
-async def test_steps_in_threads_and_child_processes_keep_their_files_too(hall: Client, work: Any) -> None:
+async def test_steps_in_threads_and_child_processes_keep_their_files(hall: Client, work: Any) -> None:
     job = await run(hall, work(), work, owner="ann")
     assert await job.result() == 2
     assert (await hall.get(job.id)).progress.phase == "drawn"
@@ -197,7 +197,7 @@ async def test_steps_in_threads_and_child_processes_keep_their_files_too(hall: C
         assert await content.read() == b"by 1"
 
 
-async def test_a_step_is_remembered_with_its_files_or_not_at_all(
+async def test_step_result_and_its_files_are_stored_together(
     hall: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
     CALLED.clear()
@@ -220,7 +220,7 @@ async def test_a_step_is_remembered_with_its_files_or_not_at_all(
     assert [each.name for each in await hall.files.list(job=job.id)] == ["drawing", "note 5"]
 
 
-async def test_a_task_that_fails_for_good_leaves_nothing_of_its_steps(
+async def test_files_of_steps_are_deleted_when_the_task_fails(
     hall: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
     await run(hall, saves_in_a_step(9), saves_in_a_step, owner="ann")
@@ -253,7 +253,7 @@ async def bad(ctx: Ctx, what: str) -> None:
         await ctx.save(names[what], b"x")
 
 
-async def test_bad_input_fails_the_task_and_leaves_nothing(
+async def test_invalid_save_arguments_fail_the_task_and_store_no_file(
     hall: Client, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHANGING", str(tmp_path / "changing"))
@@ -271,7 +271,7 @@ async def test_bad_input_fails_the_task_and_leaves_nothing(
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
 
 
-async def test_a_store_that_is_down_fails_the_attempt_and_is_tried_again(
+async def test_unavailable_store_fails_the_attempt_which_is_retried(
     url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(obstore_backend.RETRY_OPTIONS, "max_retries", 0)
@@ -283,7 +283,7 @@ async def test_a_store_that_is_down_fails_the_attempt_and_is_tried_again(
         assert await client.files.list() == []
 
 
-async def test_a_file_that_was_changed_in_the_store_is_not_believed(hall: Client, tmp_path: Path) -> None:
+async def test_changed_content_in_the_store_is_detected(hall: Client, tmp_path: Path) -> None:
     saved = await hall.files.put("a", b"right")
     place = tmp_path / "store" / saved.key
     for wrong in (b"wrong", b"righ", b"right!"):
@@ -297,7 +297,7 @@ async def test_a_file_that_was_changed_in_the_store_is_not_believed(hall: Client
             pass
 
 
-async def test_code_without_a_loop_reaches_files_too(hall: Client) -> None:
+async def test_blocking_client_reads_files(hall: Client) -> None:
     def plain() -> bytes:
         files = hall.blocking.files
         saved = files.put("a.txt", b"plain", owner="ann")
@@ -312,7 +312,7 @@ async def test_code_without_a_loop_reaches_files_too(hall: Client) -> None:
     assert await asyncio.to_thread(plain) == b"plain"
 
 
-async def test_the_guide_s_drawings(url: Secret, tmp_path: Path) -> None:
+async def test_file_example_of_the_guide(url: Secret, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "HOLDFAST_DATABASE_URL": url.reveal(),

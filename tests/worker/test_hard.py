@@ -51,7 +51,7 @@ async def ended(conn: Connection, job: JobHandle[Any]) -> Any:
 
 
 @pytest.mark.parametrize("how", ["gil", "loop"])
-async def test_what_holds_the_process_does_not_lose_its_lease(
+async def test_lease_is_renewed_while_a_task_blocks_the_process(
     hard: Workers, client: Client, how: str
 ) -> None:
     """More than two leases long, while another worker stands by to take it."""
@@ -63,7 +63,7 @@ async def test_what_holds_the_process_does_not_lose_its_lease(
     assert [line[1:] for line in hard.lines()] == [["began", how, "1"], ["ended", how, "1"]]
 
 
-async def test_a_worker_with_a_twentieth_of_a_cpu_keeps_its_leases(hard: Workers, client: Client) -> None:
+async def test_worker_with_five_percent_of_a_cpu_keeps_its_leases(hard: Workers, client: Client) -> None:
     """It and its heartbeat run for 5 ms out of every 100."""
     starved = await hard.start()
     job = await client.submit(app.waits("gate"))
@@ -82,7 +82,7 @@ async def test_a_worker_with_a_twentieth_of_a_cpu_keeps_its_leases(hard: Workers
     assert await job.result(within=SOON) == "attempt 1"
 
 
-async def test_a_stopped_worker_is_not_beaten_for_and_nothing_of_it_is_accepted(
+async def test_suspended_worker_loses_its_leases_and_its_outcomes_are_refused(
     hard: Workers, client: Client
 ) -> None:
     zombie = await hard.start()
@@ -96,7 +96,7 @@ async def test_a_stopped_worker_is_not_beaten_for_and_nothing_of_it_is_accepted(
     assert await job.result(within=SOON) == "attempt 2"
 
 
-async def test_a_killed_worker_s_tasks_need_not_wait_for_their_leases(
+async def test_tasks_of_a_killed_worker_are_released_before_their_leases_end(
     hard: Workers, client: Client, conn: Connection
 ) -> None:
     victim = await hard.start()
@@ -120,7 +120,7 @@ async def test_a_killed_worker_s_tasks_need_not_wait_for_their_leases(
 
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])
-async def test_a_hang_costs_the_worker_and_the_hanging_task_but_not_its_neighbours(
+async def test_blocked_worker_is_killed_and_only_the_blocking_task_fails(
     hard: Workers, client: Client, conn: Connection, how: str
 ) -> None:
     worker = await hard.start()
@@ -138,7 +138,7 @@ async def test_a_hang_costs_the_worker_and_the_hanging_task_but_not_its_neighbou
     assert (rows["failures"], rows["crashes"]) == (0, 0)
 
 
-async def test_a_thread_that_never_returns_is_given_up_and_its_slot_is_free(
+async def test_stuck_thread_is_given_up_and_its_slot_is_freed(
     hard: Workers, client: Client, conn: Connection
 ) -> None:
     leaving = await hard.start("--concurrency", "1", "--grace", "100ms")
@@ -151,7 +151,7 @@ async def test_a_thread_that_never_returns_is_given_up_and_its_slot_is_free(
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
 
 
-async def test_the_task_that_blocks_the_loop_is_named(hard: Workers, client: Client) -> None:
+async def test_blocked_event_loop_is_reported_with_the_task(hard: Workers, client: Client) -> None:
     await hard.start()
     job = await client.submit(app.busy("sleep", 2.5))
     await job.result(within=SOON)
@@ -168,7 +168,7 @@ async def test_the_task_that_blocks_the_loop_is_named(hard: Workers, client: Cli
     ("how", "says"),
     [("kill", "SIGKILL"), ("segv", "SIGSEGV"), ("exit", "exit code 7"), ("deep", "SIGSEGV")],
 )
-async def test_a_child_that_dies_is_told_of_with_its_last_lines(
+async def test_child_process_crash_is_recorded_with_its_last_output(
     hard: Workers, client: Client, conn: Connection, how: str, says: str
 ) -> None:
     await hard.start()
@@ -185,7 +185,7 @@ async def test_a_child_that_dies_is_told_of_with_its_last_lines(
     assert await neighbour.result(within=SOON) == "attempt 1"
 
 
-async def test_a_task_that_kills_its_worker_is_alone_the_next_time(
+async def test_task_that_killed_its_worker_is_retried_in_a_child_process(
     hard: Workers, client: Client, conn: Connection
 ) -> None:
     victim = await hard.start()
@@ -205,7 +205,7 @@ async def test_a_task_that_kills_its_worker_is_alone_the_next_time(
     assert len({line[0] for line in hard.lines() if line[2] == "kill"}) == 3
 
 
-async def test_memory_is_capped(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_child_process_is_killed_above_its_memory_limit(hard: Workers, client: Client, conn: Connection) -> None:
     await hard.start()
     modest = await client.submit(app.eats(50))
     assert await modest.result(within=SOON) == 50
@@ -215,7 +215,7 @@ async def test_memory_is_capped(hard: Workers, client: Client, conn: Connection)
     assert "Its limit is 200 MiB" in rows["error"]
 
 
-async def test_a_child_past_its_time_limit_is_killed(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_child_process_is_killed_after_its_time_limit(hard: Workers, client: Client, conn: Connection) -> None:
     worker = await hard.start()
     rows = await ended(conn, await client.submit(app.hangs_alone()))
     assert rows["status"] == "failed"
@@ -226,7 +226,7 @@ async def test_a_child_past_its_time_limit_is_killed(hard: Workers, client: Clie
 # Children
 
 
-async def test_a_context_works_from_a_child(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_context_works_in_a_child_process(hard: Workers, client: Client, conn: Connection) -> None:
     worker = await hard.start("--concurrency", "4")
     job = await client.submit(app.says(21))
 
@@ -245,7 +245,7 @@ async def test_a_context_works_from_a_child(hard: Workers, client: Client, conn:
     assert [line["message"] for line in lines] == ["in the child"]
 
 
-async def test_children_are_used_again_and_end_with_their_worker(hard: Workers, client: Client) -> None:
+async def test_child_processes_are_reused_and_exit_with_their_worker(hard: Workers, client: Client) -> None:
     worker = await hard.start()
     hard.allow("gate")
     first = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
@@ -258,7 +258,7 @@ async def test_children_are_used_again_and_end_with_their_worker(hard: Workers, 
     await wait_until(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
 
 
-async def test_a_cancelled_job_stops_without_waiting_for_the_next_beat(hard: Workers, client: Client) -> None:
+async def test_cancelled_job_stops_before_the_next_heartbeat(hard: Workers, client: Client) -> None:
     """The lease is two minutes long, and half a minute passes between beats."""
     await hard.start()
     job = await client.submit(app.patient("closed"))
@@ -268,7 +268,7 @@ async def test_a_cancelled_job_stops_without_waiting_for_the_next_beat(hard: Wor
     await wait_until(lambda: "outcome=stopped" in log.read_text(), within=timedelta(seconds=20))
 
 
-async def test_a_cancelled_job_kills_its_child(hard: Workers, client: Client) -> None:
+async def test_cancelled_job_kills_its_child_process(hard: Workers, client: Client) -> None:
     worker = await hard.start()
     job = await client.submit(app.waits_alone("closed"))
     await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)

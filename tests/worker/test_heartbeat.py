@@ -71,7 +71,7 @@ async def beating(silent: Secret) -> AsyncGenerator[Start]:
         await heartbeat.stop()
 
 
-async def test_a_silent_database_stops_attempts_before_their_leases_end(beating: Start) -> None:
+async def test_attempts_stop_before_their_leases_end_when_the_database_is_silent(beating: Start) -> None:
     """The login hangs for longer than the lease; nobody may wait for it."""
     short, long = attempt(1.0), attempt(600.0)
     beating(short, long)
@@ -92,8 +92,8 @@ async def test_a_heartbeat_process_that_dies_is_replaced(beating: Start) -> None
         lambda name, _: replaced.set() if name == "worker.heartbeat_replaced" else None
     ):
         heartbeat = beating()
-        assert heartbeat.pid is not None
-        before = heartbeat.pid
+        assert heartbeat.process_pid is not None
+        before = heartbeat.process_pid
         os.kill(before, signal.SIGKILL)
         await wait_until(replaced.is_set)
-        await wait_until(lambda: heartbeat.pid not in {before, None})
+        await wait_until(lambda: heartbeat.process_pid not in {before, None})

@@ -51,7 +51,7 @@ def plain_manager() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("span", [generator, plain_generator, manager, plain_manager], ids=lambda s: s.name)
-async def test_every_way_to_write_one_opens_and_closes(span: Lifespan[str]) -> None:
+async def test_every_kind_of_lifespan_opens_and_closes(span: Lifespan[str]) -> None:
     closed.clear()
     async with open_lifespan(span) as state:
         assert state.startswith("a ")
@@ -59,7 +59,7 @@ async def test_every_way_to_write_one_opens_and_closes(span: Lifespan[str]) -> N
     assert len(closed) == 1
 
 
-async def test_it_closes_when_the_work_fails() -> None:
+async def test_lifespan_closes_when_its_block_raises() -> None:
     closed.clear()
     with pytest.raises(OSError, match="work"):
         async with open_lifespan(generator):
@@ -105,7 +105,7 @@ async def coroutine() -> None: ...
     ],
     ids=["start", "close", "nothing", "twice", "coroutine"],
 )
-async def test_what_goes_wrong_is_one_sentence(span: Lifespan[Any], says: str) -> None:
+async def test_lifespan_errors_are_one_sentence(span: Lifespan[Any], says: str) -> None:
     with pytest.raises(LifespanError, match=says):
         async with open_lifespan(span):
             pass
@@ -135,7 +135,7 @@ async def wants_anything(ctx: Ctx[Any], opener: int) -> None: ...
 async def wants_protocol(ctx: Ctx[Opener]) -> None: ...
 
 
-async def test_the_state_is_what_the_tasks_say_they_want() -> None:
+async def test_state_type_is_compared_with_the_tasks_context_types() -> None:
     async with open_lifespan(generator, [wants_text, wants_nothing, wants_anything, wants_protocol]):
         pass
     with pytest.raises(
@@ -148,7 +148,7 @@ async def test_the_state_is_what_the_tasks_say_they_want() -> None:
             pass
 
 
-async def test_one_that_hangs_can_be_told_to_stop() -> None:
+async def test_worker_can_be_stopped_while_its_lifespan_hangs() -> None:
     left: list[str] = []
 
     @lifespan
@@ -177,7 +177,7 @@ async def shop(url: Secret, tmp_path: Path) -> AsyncGenerator[Workers]:
         await process.wait()
 
 
-async def test_tasks_share_it_in_threads_children_and_on_the_loop(
+async def test_tasks_use_the_lifespan_in_threads_child_processes_and_the_loop(
     shop: Workers, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole context, by a real worker: steps, track, logs, children, capture; thrice."""
@@ -223,7 +223,7 @@ async def test_a_task_that_completed_in_its_own_transaction_is_not_interrupted(
 @pytest.mark.parametrize(
     ("how", "code", "says"), [("broken", 1, b"the shutters are stuck"), ("hangs", 0, b"")]
 )
-async def test_a_lifespan_that_fails_or_hangs_claims_nothing(
+async def test_worker_claims_no_tasks_when_its_lifespan_fails_or_hangs(
     shop: Workers, client: Client, monkeypatch: pytest.MonkeyPatch, how: str, code: int, says: bytes
 ) -> None:
     monkeypatch.setenv("SHOP", how)

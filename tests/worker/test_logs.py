@@ -32,12 +32,12 @@ async def contexts(db: Database) -> AsyncGenerator[ContextFactory]:
 @pytest.fixture
 async def ctx(conn: Connection, contexts: ContextFactory) -> TaskContext:
     await submit_job(conn, owner="ann")
-    return contexts.create_context(await ManualWorker(conn).one())
+    return contexts.create_context(await ManualWorker(conn).claim_one_task())
 
 
 def drawn(ctx: TaskContext) -> list[BufferedLogLine]:
-    assert ctx.lines is not None
-    return ctx.lines.take(ended=True)
+    assert ctx.log_buffer is not None
+    return ctx.log_buffer.take_lines(ended=True)
 
 
 async def response(conn: Connection, ctx: TaskContext) -> list[str]:
@@ -45,7 +45,7 @@ async def response(conn: Connection, ctx: TaskContext) -> list[str]:
     return [line.message for line in await read_logs(conn, ctx.lease.id)]
 
 
-async def test_lines_arrive_while_the_task_runs_and_before_its_end(
+async def test_log_lines_are_stored_while_the_task_runs(
     conn: Connection, ctx: TaskContext, contexts: ContextFactory
 ) -> None:
     ctx.log("first", level="warning", page=1)
@@ -63,28 +63,28 @@ async def test_lines_arrive_while_the_task_runs_and_before_its_end(
     assert one.n < two.n
 
 
-async def test_lines_of_a_lost_attempt_are_kept_and_of_a_lease_that_never_was_are_not(
+async def test_log_lines_of_a_lost_attempt_are_kept_and_of_an_unknown_lease_refused(
     conn: Connection, contexts: ContextFactory, clock: Clock
 ) -> None:
     await submit_job(conn)
-    hand = ManualWorker(conn)
-    lost = await hand.one()
+    manual_worker = ManualWorker(conn)
+    lost = await manual_worker.claim_one_task()
     await clock.advance(timedelta(hours=1))
-    await hand.take()  # finds the lost lease
+    await manual_worker.claim_tasks()  # finds the lost lease
     await clock.advance(timedelta(hours=1))
-    held = await hand.one()
+    held = await manual_worker.claim_one_task()
     assert held.attempt == 2
     lines = LogBuffer()
-    lines.add("info", "hello", {})
+    lines.add_line("info", "hello", {})
     forged = type(held)(**{**{f: getattr(held, f) for f in held.__struct_fields__}, "nonce": held.nonce + 1})
     for lease, kept in ((lost, 1), (held, 1), (forged, 0)):
-        output = lines.take(ended=False)
+        output = lines.take_lines(ended=False)
         assert await write_logs(conn, [(lease, output)]) == kept
-        lines.put_back(output)
+        lines.put_lines_back(output)
     assert [line.attempt for line in await read_logs(conn, held.id)] == [1, 2]
 
 
-async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: TaskContext) -> None:
+async def test_repeated_log_lines_are_stored_once(conn: Connection, ctx: TaskContext) -> None:
     assert ctx.lease is not None
     ctx.on_log = None
     ctx.log("a")
@@ -95,7 +95,7 @@ async def test_saying_it_twice_keeps_it_once(conn: Connection, ctx: TaskContext)
     assert await response(conn, ctx) == ["a", "b"]
 
 
-async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: TaskContext) -> None:
+async def test_reading_logs_by_page_level_and_newest(conn: Connection, ctx: TaskContext) -> None:
     assert ctx.lease is not None
     ctx.on_log = None
     for n in range(6):
@@ -111,7 +111,7 @@ async def test_reading_pages_levels_and_the_newest(conn: Connection, ctx: TaskCo
         await read_logs(conn, job, level="loud")
 
 
-async def test_users_read_the_lines_of_their_own_jobs(conn: Connection, ctx: TaskContext) -> None:
+async def test_users_read_log_lines_of_their_own_jobs_only(conn: Connection, ctx: TaskContext) -> None:
     assert ctx.lease is not None
     ctx.on_log = None
     ctx.log("mine")
@@ -124,28 +124,28 @@ async def test_users_read_the_lines_of_their_own_jobs(conn: Connection, ctx: Tas
             assert await conn.fetchval("select count(*) from holdfast.logs") == seen
 
 
-async def test_an_outcome_does_not_wait_for_a_database_that_is_away(
+async def test_outcome_does_not_wait_for_log_lines_without_a_database(
     settings: Settings, ctx: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = Database(Secret("postgresql://nobody@127.0.0.1:1/none"), settings)
     writer = LogWriter(nowhere)
     writer.start()
-    ctx.on_log = writer.notify
+    ctx.on_log = writer.announce_lines
     ctx.log("kept")
-    await asyncio.wait_for(writer.flush(ctx), 20)
+    await asyncio.wait_for(writer.flush_lines(ctx), 20)
     await writer.stop()
     assert [line.message for line in drawn(ctx)] == ["kept"]
     with pytest.raises(DatabaseUnavailableError):
         await nowhere.open()
 
 
-async def test_lines_that_are_refused_hold_up_nobody_else_s(
+async def test_refused_log_lines_do_not_block_other_attempts(
     conn: Connection, contexts: ContextFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         await submit_job(conn)
-    hand = ManualWorker(conn)
-    good, bad = (contexts.create_context(claimed) for claimed in await hand.take(2))
+    manual_worker = ManualWorker(conn)
+    good, bad = (contexts.create_context(claimed) for claimed in await manual_worker.claim_tasks(2))
     await conn.execute("alter table holdfast.logs add constraint nothing_bad check (message <> 'bad')")
     good.log("good")
     bad.log("bad")
@@ -155,7 +155,7 @@ async def test_lines_that_are_refused_hold_up_nobody_else_s(
     assert f"Log lines of task {bad.task_id} were not stored" in caplog.text
 
 
-async def test_records_of_the_logging_module_are_kept_when_asked_for(ctx: TaskContext) -> None:
+async def test_records_of_the_logging_module_are_captured(ctx: TaskContext) -> None:
     ctx.on_log = None
     log = logging.getLogger("app.pages")
     with capture_log_records("info"):

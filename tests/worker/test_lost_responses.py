@@ -24,7 +24,7 @@ async def tells(ctx: Ctx) -> int:
     return ctx.attempt
 
 
-async def test_a_claim_that_never_arrived_is_given_back(
+async def test_claim_with_a_lost_response_is_released(
     client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
@@ -49,12 +49,12 @@ async def test_a_claim_that_never_arrived_is_given_back(
     assert [tuple(row) for row in kept] == [(0, 0)] * 3
 
 
-async def test_what_it_holds_and_what_is_older_stays(conn: Connection, clock: Clock) -> None:
+async def test_release_of_unreceived_tasks_keeps_held_and_older_leases(conn: Connection, clock: Clock) -> None:
     created = [await submit_job(conn) for _ in range(3)]
-    hand = ManualWorker(conn)
-    old = await hand.one()
+    manual_worker = ManualWorker(conn)
+    old = await manual_worker.claim_one_task()
     await clock.advance(timedelta(seconds=10))
-    held, unheld = await hand.take(2)
+    held, unheld = await manual_worker.claim_tasks(2)
     assert await leases.release_unreceived_tasks(conn, "another", [], timedelta(seconds=5)) == 0
     assert await leases.release_unreceived_tasks(conn, "hand", [held.id], timedelta(seconds=5)) == 1
     states = {(row := await read_task_row(conn, each))["id"]: row["status"] for each in created}

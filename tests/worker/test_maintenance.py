@@ -33,7 +33,7 @@ async def partitions(connection: Connection) -> int:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_busy_worker_keeps_house(db: Database, conn: Connection) -> None:
+async def test_busy_worker_runs_maintenance(db: Database, conn: Connection) -> None:
     before = await partitions(conn)
     upkeep = PeriodicMaintenance(db, lambda: True)
     upkeep.start()
@@ -46,7 +46,7 @@ async def test_a_busy_worker_keeps_house(db: Database, conn: Connection) -> None
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_an_idle_one_leaves_it_for_later(db: Database, conn: Connection) -> None:
+async def test_idle_worker_runs_maintenance_rarely(db: Database, conn: Connection) -> None:
     requested = asyncio.Event()
 
     def idle() -> bool:
@@ -76,7 +76,7 @@ async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
 
 
 @pytest.mark.usefixtures("idler")
-async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) -> None:
+async def test_bulk_action_continues_without_a_client(conn: Connection) -> None:
     created = [await submit_job(conn) for _ in range(12)]  # more than the first stage
     manual_worker = ManualWorker(conn)
     for each in await manual_worker.claim_tasks(12):
@@ -95,12 +95,12 @@ async def test_a_bulk_action_goes_on_without_anybody_watching(conn: Connection) 
 
 
 @pytest.mark.usefixtures("idler")
-async def test_a_pause_ends_in_time(conn: Connection) -> None:
+async def test_queue_pause_ends_on_time(conn: Connection) -> None:
     await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '0.5 seconds')")
     await wait_until(lambda: conn.fetchval("select paused_at is null from holdfast.queues where name = 'q'"))
 
 
-async def test_there_is_nothing_to_tend_most_of_the_time(conn: Connection) -> None:
+async def test_urgent_maintenance_returns_the_seconds_until_the_next_run(conn: Connection) -> None:
     assert await maintenance.run_urgent_maintenance(conn) is None
     await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '1 hour')")
     assert 3500 < (await maintenance.run_urgent_maintenance(conn) or 0) <= 3600

@@ -15,7 +15,7 @@ from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 from holdfast.worker.heartbeat_protocol import (
-    MESSAGES_RENEWED,
+    MESSAGES_RENEWED_FRAME,
     LeasedMessage,
     MessageRenewals,
     encode_message_numbers,
@@ -35,7 +35,7 @@ class FakeWorker:
         self.runs = True
 
     def receive(self, kind: bytes, body: bytes) -> None:
-        assert kind == MESSAGES_RENEWED, body
+        assert kind == MESSAGES_RENEWED_FRAME, body
         renewals = msgspec.msgpack.decode(body, type=MessageRenewals)
         self.renewed += renewals.renewed
         self.lost += renewals.lost
@@ -74,10 +74,10 @@ async def read_hidden_time(conn: Connection) -> timedelta:
 async def test_a_message_is_renewed_until_it_is_dropped(
     renewer: MessageRenewer, worker: FakeWorker, encoded_message: bytes, conn: Connection
 ) -> None:
-    renewer.hold(encoded_message)
+    renewer.handle_hold_frame(encoded_message)
     await wait_until(lambda: len(worker.renewed) >= 3)
     assert await read_hidden_time(conn) > timedelta(seconds=VT_S)
-    renewer.drop(encode_message_numbers([7]))
+    renewer.handle_drop_frame(encode_message_numbers([7]))
     await wait_until(lambda: worker.dropped == [7])
     before = await read_hidden_time(conn)
     await asyncio.sleep(VT_S)
@@ -88,11 +88,11 @@ async def test_a_message_is_renewed_until_it_is_dropped(
 async def test_a_message_that_another_reader_received_is_lost(
     renewer: MessageRenewer, worker: FakeWorker, encoded_message: bytes, conn: Connection
 ) -> None:
-    renewer.hold(encoded_message)
+    renewer.handle_hold_frame(encoded_message)
     await wait_until(lambda: worker.renewed)
     await conn.execute("select pgmq.set_vt('q', 2, -1); select pgmq.read('q', 60, 2)")
     await wait_until(lambda: worker.lost == [7])
-    assert renewer.take_all() == []
+    assert renewer.take_all_messages() == []
 
 
 async def test_a_drop_waits_for_a_renewal_in_flight(
@@ -101,9 +101,9 @@ async def test_a_drop_waits_for_a_renewal_in_flight(
     """The row is locked, so the renewal waits. A delay that is stored now would be undone by it."""
     async with conn.transaction():
         await conn.execute("select from pgmq.q_q where msg_id = 2 for update")
-        renewer.hold(encoded_message)
+        renewer.handle_hold_frame(encoded_message)
         await wait_until(lambda: renewer._in_flight == {7})
-        renewer.drop(encode_message_numbers([7]))
+        renewer.handle_drop_frame(encode_message_numbers([7]))
         assert worker.dropped == []
     await wait_until(lambda: worker.dropped == [7])
     assert worker.renewed == []
@@ -113,7 +113,7 @@ async def test_nothing_is_renewed_for_a_stopped_worker(
     renewer: MessageRenewer, worker: FakeWorker, encoded_message: bytes, conn: Connection
 ) -> None:
     worker.runs = False
-    renewer.hold(encoded_message)
+    renewer.handle_hold_frame(encoded_message)
     await asyncio.sleep(VT_S)
     assert await read_hidden_time(conn) == timedelta(seconds=VT_S)
     worker.runs = True

@@ -51,7 +51,7 @@ LINE = re.compile(
 )
 
 
-def test_the_text_is_what_prometheus_reads() -> None:
+def test_metrics_text_is_valid_for_prometheus() -> None:
     odd = Counter("odd_total", "Odd\nnames \\ here.", ("name",))
     odd.add('a"b\\c\nd\ud800')
     odd.add("plain", amount=2.5)
@@ -74,7 +74,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
     assert not any("gone" in line for line in lines)
 
 
-def test_names_without_end_do_not_fill_the_memory() -> None:
+def test_number_of_metric_series_is_limited() -> None:
     counter = Counter("c_total", "Many.", ("name",))
     for number in range(MAX_SERIES_PER_METRIC + 500):
         counter.add(str(number))
@@ -83,7 +83,7 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     assert 'c_total{name="(other)"} 500' in lines
 
 
-def test_counting_from_many_threads_loses_nothing() -> None:
+def test_counters_are_thread_safe() -> None:
     counter = Counter("c_total", "Many.")
 
     def count() -> None:
@@ -98,7 +98,7 @@ def test_counting_from_many_threads_loses_nothing() -> None:
     assert "c_total 8000" in list(counter.format_lines())
 
 
-def test_events_become_numbers() -> None:
+def test_telemetry_events_are_counted() -> None:
     metrics = ProcessMetrics()
     metrics.start()
     about = {"task": uuid4(), "job": uuid4(), "name": "t", "queue": "q", "attempt": 2}
@@ -132,7 +132,7 @@ class Slow:
         return {"blocked": {"name": "sums"}}
 
 
-def test_probes_fail_with_the_reason() -> None:
+def test_failing_probes_name_the_reason() -> None:
     server = HealthServer("127.0.0.1", 0, Slow(), lambda: "m 1\n")
     server.start()
     url = f"http://127.0.0.1:{server.port}"
@@ -164,7 +164,7 @@ def free_port() -> int:
         return port
 
 
-async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_loop(
+async def test_probes_work_while_a_task_blocks_the_event_loop(
     workers: Workers, client: Client, conn: Connection, free_port: int
 ) -> None:
     workers.app = Path(app.__file__)
@@ -196,7 +196,7 @@ async def test_a_worker_answers_probes_and_counts_even_while_a_task_blocks_its_l
     assert await asyncio.wait_for(worker.wait(), 60) == 0
 
 
-async def test_waits_are_counted_from_the_submit(conn: Connection) -> None:
+async def test_wait_time_is_measured_from_the_submit(conn: Connection) -> None:
     created = await conn.fetchval(
         "select holdfast.new_id(holdfast.build_id_prefix(holdfast.now()), holdfast.get_shard_byte_hex())"
     )
@@ -229,7 +229,7 @@ def traced(settings: Settings, **more: str) -> Settings:
     return load_settings({"home": str(settings.home), "tracing": "on", **more}, environ={})
 
 
-async def test_one_trace_from_submit_to_run(
+async def test_trace_continues_from_submit_to_run(
     url: Secret, settings: Settings, spans: InMemorySpanExporter
 ) -> None:
     on = traced(settings)
@@ -261,7 +261,7 @@ async def test_one_trace_from_submit_to_run(
     assert [event.name for event in failed.events] == ["exception"]
 
 
-async def test_exceptions_are_reported_with_their_task(
+async def test_exceptions_are_reported_to_sentry_with_their_task(
     url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
@@ -283,7 +283,7 @@ async def test_exceptions_are_reported_with_their_task(
 
 
 @pytest.mark.parametrize("module", ["opentelemetry", "sentry_sdk"])
-def test_a_missing_extra_is_named(module: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sentry_sdk_is_named(module: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast import tracing  # noqa: PLC0415
 
     monkeypatch.setitem(__import__("sys").modules, module, None)

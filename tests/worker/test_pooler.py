@@ -34,7 +34,7 @@ async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
         yield through
 
 
-async def test_work_is_done_without_listening_or_prepared_statements(
+async def test_tasks_run_without_listen_and_prepared_statements(
     workers: Workers, pooled: Secret, settings: Settings
 ) -> None:
     workers.url = pooled
@@ -59,7 +59,7 @@ async def test_a_lease_is_kept_through_the_pooler(
         assert await job.result(within=SOON) == "attempt 1"
 
 
-async def test_prepared_statements_are_used_only_where_they_stay(
+async def test_prepared_statements_are_not_used_through_a_pooler(
     url: Secret, pooled: Secret, settings: Settings
 ) -> None:
     async def prepared(address: Secret) -> int:

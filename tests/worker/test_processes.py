@@ -121,7 +121,7 @@ async def test_two_workers_share_many_tasks_and_run_each_once(workers: Workers, 
     assert sorted(int(line[2]) for line in workers.lines()) == list(range(300))
 
 
-async def test_a_worker_without_its_schema_says_so(workers: Workers, empty_url: object) -> None:
+async def test_worker_reports_a_missing_schema(workers: Workers, empty_url: object) -> None:
     workers.url = empty_url  # type: ignore[assignment]
     process = await workers.start()
     assert await asyncio.wait_for(process.wait(), 30) == 4

@@ -36,7 +36,7 @@ def holdfast(here: EmbeddedTestHome, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-async def test_the_embedded_database_is_started_again(here: EmbeddedTestHome) -> None:
+async def test_worker_restarts_the_embedded_database(here: EmbeddedTestHome) -> None:
     assert holdfast(here, "migrate").wait(60) == 0
     worker = holdfast(here, "worker", app.__file__)
     try:

@@ -14,7 +14,7 @@ import pytest
 from holdfast.definitions.tasks import Ctx, RetryPolicy, Task, task
 from holdfast.engine.leases import LeasedTask
 from holdfast.errors import Cancel, RateLimited, Reject, Snooze
-from holdfast.worker.attempts import TIME_LIMIT, Attempt
+from holdfast.worker.attempts import STOP_REASON_TIME_LIMIT, Attempt
 from holdfast.worker.context import TaskContext
 from holdfast.worker.outcomes import compute_fingerprint
 from holdfast.worker.runner import run_task
@@ -58,7 +58,9 @@ def run(threads: TaskThreadPool) -> Run:
     async def run(t: Task[..., Any], parents: dict[str, Any] | None = None, **args: Any) -> tuple[str, Any]:
         attempt = create_attempt(t, args, parents or {})
         attempt.runner = asyncio.create_task(run_task(attempt, threads))
-        timer = asyncio.get_running_loop().call_later(attempt.claimed.timeout_s, attempt.stop, TIME_LIMIT)
+        timer = asyncio.get_running_loop().call_later(
+            attempt.claimed.timeout_s, attempt.stop, STOP_REASON_TIME_LIMIT
+        )
         outcome = await attempt.runner
         timer.cancel()
         return outcome.kind, None if outcome.body is None else msgspec.json.decode(outcome.body)
@@ -116,11 +118,11 @@ async def test_async_and_plain_functions_succeed_with_their_value(run: Run) -> N
     assert await run(plain, x=2) == ("succeed", "2")
 
 
-async def test_arguments_become_what_the_signature_asks_for(run: Run) -> None:
+async def test_arguments_are_converted_to_the_annotated_types(run: Run) -> None:
     assert await run(plain, x=2, when="2026-11-15T00:00:00Z") == ("succeed", "2 2026")
 
 
-async def test_results_of_parents_are_put_in_place(run: Run) -> None:
+async def test_results_of_parent_tasks_are_passed_as_arguments(run: Run) -> None:
     assert await run(plain, {"before": 7}, x={"holdfast:result": "before"}) == ("succeed", "7")
 
 
@@ -133,7 +135,7 @@ async def test_results_of_parents_are_put_in_place(run: Run) -> None:
         ({"x": {"holdfast:result": "before"}}, "refer to the result of 'before'"),
     ],
 )
-async def test_a_payload_that_no_longer_fits_is_never_retried_and_names_the_field(
+async def test_invalid_stored_arguments_are_rejected_with_the_field(
     run: Run, args: dict[str, Any], says: str
 ) -> None:
     kind, body = await run(plain, **args)
@@ -154,7 +156,7 @@ async def test_a_returned_signal_is_rejected_with_the_advice_to_raise_it(run: Ru
 
 
 @pytest.mark.parametrize("value", ["nan", "object"])
-async def test_a_result_that_is_not_json_is_never_retried(run: Run, value: str) -> None:
+async def test_result_that_is_not_json_is_rejected(run: Run, value: str) -> None:
     kind, body = await run(returns, value=value)
     assert kind == "reject"
     assert "result" in body["message"]
@@ -169,20 +171,20 @@ async def test_a_result_that_is_not_json_is_never_retried(run: Run, value: str) 
         ("reject", "reject", "Reject"),
     ],
 )
-async def test_exceptions_follow_the_policy(run: Run, what: str, kind: str, error: str) -> None:
+async def test_exceptions_follow_the_retry_policy(run: Run, what: str, kind: str, error: str) -> None:
     got, body = await run(raises, what=what)
     assert (got, body["type"]) == (kind, error)
     assert "raises" in body["traceback"]
     assert body["fingerprint"] == f"{error} test_runner.py:raises"
 
 
-async def test_waits_that_were_asked_for_are_passed_on(run: Run) -> None:
+async def test_retry_after_of_an_exception_is_recorded(run: Run) -> None:
     assert await run(raises, what="rate") == ("limited", {"key": "openai", "retry_after_s": 7})
     kind, body = await run(raises, what="patient")
     assert (kind, body["retry_after_s"]) == ("fail", 30)
 
 
-async def test_recording_a_failure_cannot_fail(run: Run) -> None:
+async def test_error_message_is_truncated_and_cleaned(run: Run) -> None:
     kind, body = await run(raises, what="dirty")
     assert kind == "fail"
     assert len(body["message"]) <= 4000
@@ -191,7 +193,7 @@ async def test_recording_a_failure_cannot_fail(run: Run) -> None:
     assert body["message"] == "SystemError"
 
 
-async def test_a_task_that_takes_too_long_fails(run: Run) -> None:
+async def test_task_fails_after_its_time_limit(run: Run) -> None:
     @task(timeout=timedelta(milliseconds=20))
     async def sleepy() -> None:
         await asyncio.Event().wait()
@@ -210,7 +212,7 @@ async def test_a_timeout_of_the_task_s_own_is_an_ordinary_failure(run: Run) -> N
     assert (kind, body["message"]) == ("fail", "the site did not answer")
 
 
-async def test_a_task_that_ends_the_interpreter_ends_only_itself(run: Run) -> None:
+async def test_task_that_calls_sys_exit_fails(run: Run) -> None:
     @task
     def leaves() -> None:
         sys.exit(3)

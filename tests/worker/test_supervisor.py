@@ -58,7 +58,7 @@ async def test_processes_that_die_are_started_again_and_stopped_together(
     assert await conn.fetchval("select sum(failures) from holdfast.tasks") == 0
 
 
-async def test_an_app_that_cannot_run_ends_all_at_once(hard: Workers, tmp_path: Path) -> None:
+async def test_permanent_error_ends_all_processes(hard: Workers, tmp_path: Path) -> None:
     hard.app = tmp_path / "broken.py"
     hard.app.write_text("import nothing_like_this\n")
     leader = await hard.start("--processes", "3")
@@ -66,7 +66,7 @@ async def test_an_app_that_cannot_run_ends_all_at_once(hard: Workers, tmp_path: 
     assert "nothing_like_this" in (hard.folder / "worker0.log").read_text()
 
 
-async def test_processes_do_not_outlive_their_leader(hard: Workers, client: Client) -> None:
+async def test_processes_end_with_their_supervisor(hard: Workers, client: Client) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
     await client.submit_many([app.patient(f"gate{n}") for n in range(12)])
     await wait_until(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
@@ -75,7 +75,7 @@ async def test_processes_do_not_outlive_their_leader(hard: Workers, client: Clie
         await wait_until(partial(is_gone, pid), within=SOON)
 
 
-async def test_drain_ends_when_nothing_is_ready(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_worker_with_drain_ends_when_no_task_is_ready(hard: Workers, client: Client, conn: Connection) -> None:
     await client.submit_many([app.short(n) for n in range(250)])
     later = await client.submit(app.short(1000), delay=timedelta(hours=1))
     process = await hard.start("--drain")
@@ -85,7 +85,7 @@ async def test_drain_ends_when_nothing_is_ready(hard: Workers, client: Client, c
     assert await names(conn) == []
 
 
-async def test_once_and_max_tasks_claim_no_more_than_they_say(hard: Workers, client: Client) -> None:
+async def test_once_and_max_tasks_limit_the_claimed_tasks(hard: Workers, client: Client) -> None:
     await client.submit_many([app.short(n) for n in range(30)])
     process = await hard.start("--once", "--concurrency", "4")
     assert await asyncio.wait_for(process.wait(), 60) == 0
@@ -95,7 +95,7 @@ async def test_once_and_max_tasks_claim_no_more_than_they_say(hard: Workers, cli
     assert len(hard.lines()) == 21
 
 
-async def test_a_worker_obeys_the_database(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_worker_follows_commands_from_the_database(hard: Workers, client: Client, conn: Connection) -> None:
     draining = await hard.start("--grace", "1ms")
     running = await client.submit(app.patient("gate"))
     await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
@@ -117,7 +117,7 @@ async def _two(conn: Connection) -> bool:
     return len(await names(conn)) == 2
 
 
-async def test_a_queue_runs_no_more_at_once_than_its_share(hard: Workers, client: Client) -> None:
+async def test_queue_share_limits_running_tasks(hard: Workers, client: Client) -> None:
     await client.submit_many([app.waits(f"gate{n}") for n in range(6)])
     await client.submit_many([app.other(n) for n in range(40)])
     await hard.start("--queues", "record:2,other", "--concurrency", "8")

@@ -16,7 +16,7 @@ __all__ = ["BatchHandle", "BlockingClient", "Client", "JobHandle", "open_client_
 
 
 class Client(AsyncClient):
-    """Holdfast for an application: submit work, read it, wait for it and control it.
+    """A client of Holdfast: submits jobs, reads them, waits for them and controls them.
 
     `Client()` uses DATABASE_URL, or the embedded PostgreSQL if it is not set. A client opens connections when
     it needs them. One client can be used in several event loops and threads at once, through

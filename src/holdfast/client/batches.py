@@ -29,11 +29,11 @@ from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import Batch
 
 R = TypeVar("R")
-POLL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 1.0)
+BATCH_POLL_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 1.0)
 
 
 class BatchHandle:
-    """A batch. It accepts jobs until it is closed.
+    """A handle of a batch, which accepts jobs until you close the batch.
 
     >>> from holdfast import BatchHandle, Client, task
     >>> client = Client()
@@ -58,26 +58,26 @@ class BatchHandle:
         self, work: Call[R], *, on: object = None, **options: Unpack[SubmitOptions]
     ) -> JobHandle[R]:
         """Submit a job that belongs to the batch."""
-        return await self._submission.submit(work, on=on, **_add_batch(self.id, options))
+        return await self._submission.submit(work, on=on, **_add_batch_option(self.id, options))
 
     async def submit_many(
         self, calls: Iterable[Call[R]], **options: Unpack[SubmitOptions]
     ) -> list[JobHandle[R]]:
         """Submit many jobs that belong to the batch, in one transaction."""
-        return await self._submission.submit_many(calls, **_add_batch(self.id, options))
+        return await self._submission.submit_many(calls, **_add_batch_option(self.id, options))
 
     async def close(self) -> Batch:
-        """Accept no more jobs. The follow-up job is submitted when the last job has ended."""
+        """Close the batch for new jobs. The follow-up job is submitted when the last job has ended."""
         async with self._connections.connection() as connection:
             return msgspec.convert(await jobs.close_batch(connection, self.id), Batch)
 
     async def get(self) -> Batch:
-        """Return the batch with the numbers of its jobs."""
+        """Return the batch with the counts of its jobs."""
         async with self._connections.connection() as connection:
-            return _convert_batch(await jobs.get_batch(connection, self.id), self.id)
+            return _build_batch_from_row(await jobs.get_batch(connection, self.id), self.id)
 
     async def wait(self, *, within: timedelta | None = None) -> Batch:
-        """Wait until the batch is closed and all its jobs have ended. TimeoutError after `within`."""
+        """Wait until the batch is closed and all its jobs have ended. Raise TimeoutError after `within`."""
         if within is not None:
             check_duration(within, "within")
         deadline = None if within is None else time.monotonic() + within.total_seconds()
@@ -85,7 +85,7 @@ class BatchHandle:
         while (batch := await self.get()).finished_at is None:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"batch {self.id} has not ended within {within}")
-            await asyncio.sleep(POLL_PAUSES_S[min(polls, len(POLL_PAUSES_S) - 1)])
+            await asyncio.sleep(BATCH_POLL_PAUSES_S[min(polls, len(BATCH_POLL_PAUSES_S) - 1)])
             polls += 1
         return batch
 
@@ -135,7 +135,7 @@ class PendingBatch:
 
 
 class Batches:
-    """The batches of the database."""
+    """`client.batches`: create batches of jobs and read their progress."""
 
     def __init__(self, connections: ClientConnections, submission: JobSubmission) -> None:
         self._connections = connections
@@ -157,18 +157,18 @@ class Batches:
         return BatchHandle(self._connections, self._submission, parse_id(batch, "batch"))
 
     async def get(self, batch: UUID | str) -> Batch:
-        """Return a batch with the numbers of its jobs. Raise NotFoundError if it does not exist."""
+        """Return a batch with the counts of its jobs. Raise NotFoundError if the batch does not exist."""
         async with self._connections.connection() as connection:
-            return _convert_batch(await jobs.get_batch(connection, parse_id(batch, "batch")), batch)
+            return _build_batch_from_row(await jobs.get_batch(connection, parse_id(batch, "batch")), batch)
 
 
-def _convert_batch(row: dict[str, Any] | None, batch_id: UUID | str) -> Batch:
+def _build_batch_from_row(row: dict[str, Any] | None, batch_id: UUID | str) -> Batch:
     if row is None:
         raise NotFoundError(f"Batch {batch_id} does not exist.", field="id")
     return msgspec.convert(row, Batch)
 
 
-def _add_batch(batch_id: UUID, options: SubmitOptions) -> SubmitOptions:
+def _add_batch_option(batch_id: UUID, options: SubmitOptions) -> SubmitOptions:
     if options.get("batch") not in (None, batch_id):
         raise InvalidError(
             "A job belongs to one batch.", fix="Leave out batch=, or submit with the client.", field="batch"

@@ -14,31 +14,31 @@ from typing import Protocol
 
 
 class ForkAware(Protocol):
-    """An object that must drop its state in a forked child."""
+    """An object that must drop inherited connections and threads in a forked child process."""
 
-    def forget_parent_process(self) -> None: ...
+    def drop_inherited_state(self) -> None: ...
 
 
 _fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def register_fork_aware(instance: ForkAware) -> None:
-    """Call `instance.forget_parent_process()` in each child that this process forks."""
+    """Call `instance.drop_inherited_state()` in each child process that this process forks."""
     _fork_aware.add(instance)
 
 
 def keep_alive_forever(instance: object) -> None:
-    """Add a reference that is never removed, so that no finalizer below `instance` runs in this process.
+    """Keep an object alive until this process ends, so that its finalizers never run.
 
     Finalizers of connections close their sockets through the event loop, also when the interpreter exits.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(instance))
 
 
-def _forget_parent_process() -> None:
+def _drop_inherited_state() -> None:
     for instance in list(_fork_aware):
-        instance.forget_parent_process()
+        instance.drop_inherited_state()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
-    os.register_at_fork(after_in_child=_forget_parent_process)
+    os.register_at_fork(after_in_child=_drop_inherited_state)

@@ -53,15 +53,15 @@ class JobHandle(Generic[R_co]):
         return await self._jobs.logs(self.id, after=after, limit=limit, newest=newest)
 
     async def cancel(self, *, reason: str | None = None) -> Job:
-        """Cancel the job and return its new state."""
+        """Cancel the job and return the changed job."""
         return await self._jobs.cancel(self.id, reason=reason)
 
     async def retry(self, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)) -> Job:
-        """Run the failed and cancelled tasks again; or the named tasks and those that depend on them."""
+        """Run the failed and cancelled tasks of the job again, or the tasks in `from_tasks`."""
         return await self._jobs.retry(self.id, from_tasks=from_tasks, delay=delay)
 
     async def explain(self) -> list[Reason]:
-        """Explain why the job is not running."""
+        """Return the reasons why the job is not running."""
         return await self._jobs.explain(self.id)
 
     def watch(self, *, within: timedelta | None = None) -> AsyncIterator[Job]:

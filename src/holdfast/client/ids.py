@@ -8,7 +8,7 @@ from holdfast.errors import InvalidError
 
 
 def parse_id(value: UUID | str, noun: str) -> UUID:
-    """Return `value` as a UUID; `noun` says in the error what it should be the id of."""
+    """Convert an id to a UUID. The error for an invalid id names the object type `noun`."""
     try:
         return value if isinstance(value, UUID) else UUID(value)
     except (ValueError, AttributeError, TypeError):

@@ -41,7 +41,7 @@ class JobSignal:
         self._notified.set()
 
     async def wait(self, deadline: float | None) -> None:
-        """Wait until the job should be read again: after a notification, a pause, or at `deadline`."""
+        """Wait for a notification about the job, for the next poll, or until `deadline`."""
         pauses = POLL_PAUSES_WITH_LISTENER_S if self._is_listening() else POLL_PAUSES_WITHOUT_LISTENER_S
         pause = pauses[min(self._reads, len(pauses) - 1)]
         if deadline is not None:
@@ -56,7 +56,7 @@ class JobSignal:
 
 
 class JobWatcher:
-    """Watches the jobs that callers in one event loop wait for."""
+    """Wakes callers in one event loop when the jobs that they wait for change."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,7 +68,7 @@ class JobWatcher:
 
     @asynccontextmanager
     async def watch(self, job_id: UUID) -> AsyncGenerator[JobSignal]:
-        """Provide the signal of one job for as long as the block runs."""
+        """Watch one job while the block runs, and yield the signal of its changes."""
         signal = JobSignal(self.is_listening)
         self._signals.setdefault(job_id, set()).add(signal)
         try:
@@ -81,7 +81,7 @@ class JobWatcher:
                 self._unwatched.add(job_id)
 
     async def close(self) -> None:
-        """Stop the listener and the renewal."""
+        """Stop listening for notifications and renewing the watch list."""
         listener, self._listener = self._listener, None
         renewal, self._renewal = self._renewal, None
         if renewal is not None:
@@ -91,16 +91,18 @@ class JobWatcher:
             await listener.stop()
 
     def is_listening(self) -> bool:
-        """Tell whether the listener is proven to receive notifications."""
+        """Return True if the listener is known to receive notifications."""
         return self._listener is not None and self._listener.is_healthy
 
     async def _update_watch_list(self, watched: list[UUID]) -> None:
-        """Put jobs on the list of the database and remove those that nobody waits for any more."""
+        """Add jobs to the watch list in the database, and remove jobs that nobody waits for."""
         settings = self._database.settings
         if settings.listen == "off":
             return
         if self._listener is None:
-            self._listener = NotificationListener(self._database.url, settings, {EVENT_CHANNEL: self._notify})
+            self._listener = NotificationListener(
+                self._database.url, settings, {EVENT_CHANNEL: self._wake_waiters}
+            )
             self._listener.start()
             self._renewal = asyncio.create_task(self._renew_watch_list(), name="watched jobs")
         unwatched = [job_id for job_id in self._unwatched if job_id not in self._signals]
@@ -111,13 +113,16 @@ class JobWatcher:
                 await jobs.register_job_waiter(connection, self._name, watched, unwatched)
 
     async def _renew_watch_list(self) -> None:
-        """Entries expire, so that a client that died leaves nothing behind."""
+        """Renew the entries of the watch list before they expire.
+
+        Entries expire, so that a client that died leaves nothing behind.
+        """
         while True:
             await asyncio.sleep(WATCH_RENEWAL_INTERVAL_S)
             if self._signals or self._unwatched:
                 await self._update_watch_list(list(self._signals))
 
-    def _notify(self, payload: str) -> None:
+    def _wake_waiters(self, payload: str) -> None:
         """Wake the waiters of one job, or all waiters when notifications may have been missed."""
         if not payload:
             signals = [signal for signals in self._signals.values() for signal in signals]

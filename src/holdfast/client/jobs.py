@@ -31,7 +31,7 @@ class JobOperations:
         self._connections = connections
 
     async def get(self, job: UUID | str) -> Job:
-        """Return a job with its tasks. Raise NotFoundError if it does not exist or was removed."""
+        """Return a job with its tasks. Raise NotFoundError if the job does not exist."""
         async with self._connections.connection() as connection:
             return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
 
@@ -46,7 +46,7 @@ class JobOperations:
             return await read_logs(connection, parse_id(job, "job"), after=after, limit=limit, newest=newest)
 
     async def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
-        """Cancel a job and return its new state. Tasks that run are asked to stop."""
+        """Cancel a job and return the changed job. Running tasks are asked to stop."""
         async with self._connections.connection() as connection:
             await jobs.cancel_job(connection, parse_id(job, "job"), reason)
             return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
@@ -54,7 +54,7 @@ class JobOperations:
     async def retry(
         self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
     ) -> Job:
-        """Run the failed and cancelled tasks of a job again, after `delay`, and return its new state.
+        """Run the failed and cancelled tasks of a job again, after `delay`, and return the changed job.
 
         With `from_tasks`, run the named tasks and all tasks that depend on them.
         """
@@ -65,7 +65,7 @@ class JobOperations:
             return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
 
     async def explain(self, job: UUID | str) -> list[Reason]:
-        """Explain why a job is not running: the reasons for each unfinished task.
+        """Return the reasons why the unfinished tasks of a job are not running.
 
         For a job that has ended, return the reasons for all of its tasks.
         """
@@ -108,7 +108,7 @@ class JobOperations:
         return JobPage(rows=rows, next=page.next, truncated=page.truncated)
 
     async def iterate_jobs(self, search: str = "", *, owner: str | None = None) -> AsyncIterator[Job]:
-        """Yield all jobs that a search finds, newest first, one page of rows at a time."""
+        """Yield all jobs that match a search, newest first, reading them page by page."""
         page = await self.search_jobs(search, owner=owner, limit=SEARCH_PAGE_ROWS)
         while True:
             for row in page.rows:

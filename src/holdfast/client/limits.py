@@ -14,7 +14,7 @@ from holdfast.model import Limit
 
 
 class LimitOptions(TypedDict, total=False):
-    """What a limit applies to and what it allows: the keyword arguments of `client.limits.put`.
+    """The keyword arguments of `client.limits.put`: what a limit applies to and what it allows.
 
     queue: the queue that the limit applies to.
     type: the task type that the limit applies to, instead of a queue.
@@ -36,23 +36,26 @@ class LimitOptions(TypedDict, total=False):
 
 
 class Limits:
-    """The limits of the database. Changes apply from the next claim on, while workers run."""
+    """`client.limits`: limit how many tasks run at once and how many start per second.
+
+    Changes apply from the next claim on, while workers run.
+    """
 
     def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
 
     async def put(self, name: str, **options: Unpack[LimitOptions]) -> None:
-        """Create a limit, or change the limit of this name. Tasks that run now are counted."""
+        """Create a limit, or change the limit with this name. Running tasks count towards the limit."""
         check_option_names(options, LimitOptions.__annotations__, "limits.put")
         async with self._connections.connection() as connection:
             await limits.put_limit(connection, limits.LimitRule(name=name, **options))
 
     async def remove(self, name: str) -> bool:
-        """Remove a limit. Return False if it does not exist."""
+        """Remove a limit. Return False if the limit does not exist."""
         async with self._connections.connection() as connection:
             return await limits.delete_limit(connection, name)
 
     async def list(self) -> builtins.list[Limit]:
-        """Return all limits with their current use."""
+        """Return all limits, each with its current number of running tasks."""
         async with self._connections.connection() as connection:
             return msgspec.convert(await limits.list_limits(connection), builtins.list[Limit])

@@ -69,7 +69,7 @@ class JobSubmission(JobOperations):
     async def submit_many(
         self, calls: Iterable[Call[R]], **options: Unpack[SubmitOptions]
     ) -> list[JobHandle[R]]:
-        """Submit many calls in one transaction and few round trips. All jobs get the same options."""
+        """Submit many calls in one transaction. All jobs get the same options."""
         calls = list(calls)
         if options.get("key") or options.get("unique"):
             raise InvalidError(
@@ -82,13 +82,13 @@ class JobSubmission(JobOperations):
         return [self._create_job_handle(call, each) for call, each in zip(calls, submitted, strict=True)]
 
     def _encode_submit_request(self, work: Call[Any] | Graph, options: SubmitOptions) -> bytes:
-        """Return the JSON that the SQL function `submit` reads."""
+        """Encode work and options as the JSON argument of the SQL function `submit`."""
         _check_submittable(work)
         shared = build_request_options(self._add_trace_label(work, options))
         return msgspec.json.encode({**build_work_request(work), **shared})
 
     def _add_trace_label(self, work: Call[Any] | Graph, options: SubmitOptions) -> SubmitOptions:
-        """With tracing on, add the trace context to the labels, so that workers continue the trace."""
+        """Add the current trace to the job's labels if tracing is on, so that workers continue the trace."""
         tracing = get_tracing(self._connections.settings.tracing)
         if tracing is None:
             return options
@@ -116,7 +116,7 @@ def _check_submittable(work: object) -> None:
 
 
 def _get_result_type(work: Call[Any] | Graph) -> Any:
-    """Return the type that the result is converted to, as the task's function declares it."""
+    """Return the return type that the task's function declares."""
     if isinstance(work, Graph):
         return Any
     return work.task.hints.get("return", Any)

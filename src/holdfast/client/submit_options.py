@@ -54,7 +54,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 # The name of each option in the request; durations are sent as a number of seconds.
-_REQUEST_NAMES: Final = {
+_REQUEST_FIELD_BY_OPTION: Final = {
     "key": "key",
     "unique": "unique_key",
     "owner": "owner",
@@ -72,19 +72,19 @@ _REQUEST_NAMES: Final = {
 
 
 def build_job_request(work: Call[Any] | Graph, options: SubmitOptions) -> dict[str, Any]:
-    """Return the request for one job: its tasks and its options."""
-    return {**build_work_request(work), **build_options_request(options)}
+    """Build the argument of the SQL function `submit` for one job."""
+    return {**build_work_request(work), **build_request_options(options)}
 
 
-def build_options_request(options: SubmitOptions) -> dict[str, Any]:
-    """Check the options of `submit` and return the part of the request that carries them."""
+def build_request_options(options: SubmitOptions) -> dict[str, Any]:
+    """Validate the options of `submit` and convert them to fields of the request."""
     values: Mapping[str, Any] = options
     request: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in _REQUEST_NAMES:
-            check_option_names([name], _REQUEST_NAMES, "submit")
+        if name not in _REQUEST_FIELD_BY_OPTION:
+            check_option_names([name], _REQUEST_FIELD_BY_OPTION, "submit")
         if value is not None and value is not False:
-            request[_REQUEST_NAMES[name]] = _encode_option(name, value)
+            request[_REQUEST_FIELD_BY_OPTION[name]] = _encode_option(name, value)
     if "delay_s" in request and "run_at" in request:
         raise InvalidError("Both delay and run_at are set.", fix="Pass one of them.", field="delay")
     return request

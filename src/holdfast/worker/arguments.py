@@ -17,7 +17,7 @@ _EXACT_TYPES = (int, str, bool, float, type(None))
 
 
 class ArgumentPlan:
-    """The parameters of a task's function, computed once per task."""
+    """How stored arguments are converted to the parameters of a task's function."""
 
     __slots__ = ("exact_types", "hints", "names", "required")
 
@@ -30,7 +30,10 @@ class ArgumentPlan:
 
 
 def get_argument_plan(task: AnyTask) -> ArgumentPlan:
-    """Return the plan of a task, stored in the task's `__dict__` like a cached property."""
+    """Return the argument plan of a task, computed once and cached on the task.
+
+    The plan is stored in the task's `__dict__`, like a cached property.
+    """
     plan: ArgumentPlan | None = task.__dict__.get("_argument_plan")
     if plan is None:
         plan = task.__dict__["_argument_plan"] = ArgumentPlan(task)
@@ -38,7 +41,7 @@ def get_argument_plan(task: AnyTask) -> ArgumentPlan:
 
 
 def convert_arguments(task: AnyTask, stored: Mapping[str, Any], parents: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert stored JSON arguments to the function's parameters, with the results of parent tasks filled in.
+    """Convert stored arguments and results of parent tasks to the function's parameters.
 
     Raises InvalidError when they do not match: the signature may have changed since the task was submitted.
     """

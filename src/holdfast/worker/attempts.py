@@ -14,15 +14,15 @@ from holdfast.worker.context import TaskContext
 
 # A worker stops an attempt this fraction of the lease before the lease ends by its own clock, so that the
 # attempt's last write still happens under the lease.
-LEASE_SAFETY_MARGIN: Final = 0.15
+LEASE_SAFETY_SHARE: Final = 0.15
 
 # Reasons why an attempt is stopped, besides those that the heartbeat reports ("cancelled", "lease lost").
-TIME_LIMIT: Final = "time limit"
-RELEASED: Final = "released"
-UNRENEWED: Final = "lease not renewed in time"
+STOP_REASON_TIME_LIMIT: Final = "time limit"
+STOP_REASON_RELEASED: Final = "released"
+STOP_REASON_UNRENEWED: Final = "lease not renewed in time"
 # After these reasons the task is released: another worker runs it and no attempt is charged. After any other
 # reason but the time limit the lease belongs to somebody else, so there is no outcome to record.
-RELEASING_REASONS: Final = frozenset({RELEASED, UNRENEWED})
+RELEASING_STOP_REASONS: Final = frozenset({STOP_REASON_RELEASED, STOP_REASON_UNRENEWED})
 
 
 class Attempt:
@@ -65,16 +65,19 @@ class Attempt:
         self.on_stop: Callable[[str], None] | None = None
 
     @property
-    def must_stop_at(self) -> float:
-        """The latest time to stop, counted from when the last confirmed renewal was sent."""
-        return self.renewed_at + self.claimed.lease_s * (1 - LEASE_SAFETY_MARGIN)
+    def lease_safe_until(self) -> float:
+        """The monotonic time until which the lease surely holds, with a safety margin.
+
+        It counts from the time at which the last confirmed renewal was sent.
+        """
+        return self.renewed_at + self.claimed.lease_s * (1 - LEASE_SAFETY_SHARE)
 
     @property
-    def deadline(self) -> float:
+    def time_limit_at(self) -> float:
         return self.started_at + self.claimed.timeout_s
 
     def mark_stopped(self, reason: str) -> bool:
-        """Record why the attempt must stop; returns False if it was stopped or ended before.
+        """Record why the attempt must stop. Return False if the attempt was stopped or ended before.
 
         Safe to call from any thread. Plain functions see it at their next `ctx.check()`.
         """
@@ -85,21 +88,21 @@ class Attempt:
             self.context.stop(reason)
         return True
 
-    def interrupt(self) -> None:
-        """Interrupt the running code after `mark_stopped`, if it can be interrupted. Call it on the loop."""
+    def interrupt_code(self) -> None:
+        """Interrupt the code of the attempt, if possible. Call this method on the event loop."""
         if self.on_stop is not None:
             self.on_stop(self.stop_reason or "")
         elif self.began and self.runner is not None and not self.ended:
             self.runner.cancel(self.stop_reason)
 
     def stop(self, reason: str) -> None:
-        """Record the reason and interrupt the running code. Call it on the loop."""
+        """Record the stop reason and interrupt the attempt's code. Call this method on the event loop."""
         if self.mark_stopped(reason):
-            self.interrupt()
+            self.interrupt_code()
 
 
 class RunningAttempts:
-    """The set of running attempts. `on_removed` is called when one ends, because its slot is free then."""
+    """The attempts that run in this worker. `on_removed` is called when an attempt ends."""
 
     def __init__(self, on_removed: Callable[[], None], count_by_queue: Counter[str] | None = None) -> None:
         self._attempts: dict[Attempt, None] = {}  # by identity: hashing an id costs more than the rest
@@ -120,10 +123,10 @@ class RunningAttempts:
             self._count_by_queue[attempt.claimed.queue] -= 1
         self._on_removed()
 
-    def by_id(self) -> dict[UUID, Attempt]:
-        return {attempt.claimed.id: attempt for attempt in self.all()}
+    def index_by_id(self) -> dict[UUID, Attempt]:
+        return {attempt.claimed.id: attempt for attempt in self.list_attempts()}
 
-    def all(self) -> list[Attempt]:
+    def list_attempts(self) -> list[Attempt]:
         while True:
             try:
                 return list(self._attempts)

@@ -26,17 +26,17 @@ class BackgroundService(ABC):
         self._failure_count = 0
 
     @abstractmethod
-    async def step(self) -> None:
-        """Run one round. Returns when there is reason for another."""
+    async def run_round(self) -> None:
+        """Run one round of the background loop. The loop calls this method again and again."""
 
     @property
-    def failing(self) -> bool:
-        """Whether the last step failed."""
+    def is_failing(self) -> bool:
+        """Whether the last round failed."""
         return self._failure_count > 0
 
     def start(self) -> None:
         if self._loop is None:
-            self._loop = asyncio.create_task(self._run(), name=type(self).__name__)
+            self._loop = asyncio.create_task(self._run_rounds(), name=type(self).__name__)
 
     async def stop(self) -> None:
         loop, self._loop = self._loop, None
@@ -46,27 +46,27 @@ class BackgroundService(ABC):
                 loop.cancel()
                 await asyncio.wait({loop}, timeout=0.2)
 
-    async def _run(self) -> None:
+    async def _run_rounds(self) -> None:
         while True:
             try:
-                await self.step()
+                await self.run_round()
             except DatabaseError as error:
-                await self._pause(error)
+                await self._pause_after_error(error)
             except Exception as error:
                 # If the loop ended here, the worker would be alive and do nothing.
                 _log.exception("%s failed; it is tried again", type(self).__name__)
-                await self._pause(error)
+                await self._pause_after_error(error)
             else:
-                self._recover()
+                self._record_recovery()
 
-    async def _pause(self, error: Exception) -> None:
+    async def _pause_after_error(self, error: Exception) -> None:
         self._failure_count += 1
         max_pause_s = min(MAX_RETRY_PAUSE_S, MIN_RETRY_PAUSE_S * 2**self._failure_count)
         pause_s = random.uniform(MIN_RETRY_PAUSE_S, max_pause_s)  # noqa: S311  (spreads load, no secret)
         telemetry.emit("database.connection_failed", error=str(error), retry_in=pause_s)
         await asyncio.sleep(pause_s)
 
-    def _recover(self) -> None:
+    def _record_recovery(self) -> None:
         if self._failure_count:
             telemetry.emit("database.connection_restored", failures=self._failure_count)
             self._failure_count = 0

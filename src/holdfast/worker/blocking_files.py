@@ -14,7 +14,7 @@ Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
 
 
 @contextmanager
-def open_in_thread(
+def open_file_in_thread(
     opening: AbstractAsyncContextManager[FileReader], wait: Wait
 ) -> Generator[BlockingArtifactReader]:
     reader: FileReader = wait(opening.__aenter__)
@@ -33,7 +33,7 @@ class ThreadFileReader:
 
     def __iter__(self) -> Iterator[bytes]:
         chunks = aiter(self._reader)
-        while (chunk := self._wait(lambda: _next_chunk(chunks))) is not None:
+        while (chunk := self._wait(lambda: _read_next_chunk(chunks))) is not None:
             yield chunk
 
     def read(self) -> bytes:
@@ -41,5 +41,5 @@ class ThreadFileReader:
         return content
 
 
-async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
+async def _read_next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)

@@ -18,11 +18,11 @@ from typing import Final
 
 from holdfast.engine.connection import Database
 from holdfast.worker.attempts import Attempt
-from holdfast.worker.child_process import ChildDied, ChildProcess
-from holdfast.worker.outcomes import TaskOutcome, outcome_of_stop
+from holdfast.worker.child_process import ChildDiedError, ChildProcess
+from holdfast.worker.outcomes import TaskOutcome, build_stop_outcome
 
 MAX_TASKS_PER_CHILD: Final = 100
-MAX_IDLE_S: Final = 60.0
+MAX_CHILD_IDLE_S: Final = 60.0
 
 
 class ChildProcessPool:
@@ -54,54 +54,57 @@ class ChildProcessPool:
         self._all: set[ChildProcess] = set()
         self._idle_timers: dict[ChildProcess, asyncio.TimerHandle] = {}
 
-    async def run(self, attempt: Attempt) -> TaskOutcome | None:
-        """Run one task in a child. Returns None when it was stopped and there is nothing to record."""
+    async def run_attempt(self, attempt: Attempt) -> TaskOutcome | None:
+        """Run one attempt in a child process. Return None if there is no outcome to record."""
         try:
-            child = await self._acquire(attempt)
-        except ChildDied as death:
+            child = await self._acquire_child(attempt)
+        except ChildDiedError as death:
             return death.to_outcome(attempt, started=False)
         if child is None or attempt.stop_reason is not None:
             if child is not None:
-                self._release(child)
-            return outcome_of_stop(attempt, detail=", most of it waiting for its child process to start")
+                self._release_child(child)
+            return build_stop_outcome(attempt, detail=", most of it waiting for its child process to start")
         try:
-            outcome = await child.run(attempt)
-        except ChildDied as death:
+            outcome = await child.run_attempt(attempt)
+        except ChildDiedError as death:
             self._all.discard(child)
             return death.to_outcome(attempt, started=True)
         except BaseException:
             self._all.discard(child)
             child.kill()
             raise
-        self._release(child)
+        self._release_child(child)
         return outcome
 
     async def close(self) -> None:
         for timer in self._idle_timers.values():
             timer.cancel()
         children, self._all, self._idle = self._all, set[ChildProcess](), []
-        await asyncio.gather(*(child.end() for child in children), return_exceptions=True)
+        await asyncio.gather(*(child.end_process() for child in children), return_exceptions=True)
 
-    async def _acquire(self, attempt: Attempt) -> ChildProcess | None:
+    async def _acquire_child(self, attempt: Attempt) -> ChildProcess | None:
         # There is no child to interrupt yet. If the attempt is stopped meanwhile, it does not start.
         attempt.on_stop = lambda _: None
-        return self._take_idle() or await self._wait_for_child(attempt)
+        return self._take_idle_child() or await self._wait_for_child(attempt)
 
-    def _take_idle(self) -> ChildProcess | None:
+    def _take_idle_child(self) -> ChildProcess | None:
         while self._idle:
             child = self._idle.pop()
             self._idle_timers.pop(child).cancel()
-            if child.alive:
+            if child.is_alive:
                 return child
             self._all.discard(child)
         return None
 
     async def _wait_for_child(self, attempt: Attempt) -> ChildProcess | None:
-        """Start a child, unless one becomes idle first: after a crash many suspects may wait here."""
+        """Start a child process, unless another child becomes idle first.
+
+        After a crash, many suspects may wait here.
+        """
         async with self._start_slots:
             if attempt.stop_reason is not None:
                 return None
-            return self._take_idle() or await self._start_child()
+            return self._take_idle_child() or await self._start_child()
 
     async def _start_child(self) -> ChildProcess:
         child = ChildProcess(self._command, self._database, self._heartbeat_fd(), modules=self._modules)
@@ -114,23 +117,23 @@ class ChildProcessPool:
             raise
         return child
 
-    def _release(self, child: ChildProcess) -> None:
-        if not child.alive or child.task_count >= self._max_tasks_per_child:
-            self._retire(child)
+    def _release_child(self, child: ChildProcess) -> None:
+        if not child.is_alive or child.task_count >= self._max_tasks_per_child:
+            self._end_child(child)
             return
         self._idle.append(child)
         loop = asyncio.get_running_loop()
-        self._idle_timers[child] = loop.call_later(MAX_IDLE_S, self._retire_idle, child)
+        self._idle_timers[child] = loop.call_later(MAX_CHILD_IDLE_S, self._end_idle_child, child)
 
-    def _retire_idle(self, child: ChildProcess) -> None:
+    def _end_idle_child(self, child: ChildProcess) -> None:
         self._idle_timers.pop(child, None)
         if child in self._idle:
             self._idle.remove(child)
-            self._retire(child)
+            self._end_child(child)
 
-    def _retire(self, child: ChildProcess) -> None:
+    def _end_child(self, child: ChildProcess) -> None:
         self._all.discard(child)
-        ending = asyncio.ensure_future(child.end())
+        ending = asyncio.ensure_future(child.end_process())
         ending.add_done_callback(_ignore_exception)
 
 

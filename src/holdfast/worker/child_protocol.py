@@ -17,8 +17,11 @@ from holdfast.engine.leases import LeasedTask, OutcomeKind
 from holdfast.errors import HoldfastError
 
 
-class ChildStart(msgspec.Struct, frozen=True, kw_only=True):
-    """How the child reaches the database, and what it imports. It exits when process `worker_pid` does."""
+class ChildStartMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to a child process: the database URL, the settings and the modules to import.
+
+    The child process exits when process `worker_pid` exits.
+    """
 
     url: str
     settings: dict[str, str]
@@ -33,7 +36,7 @@ class TaskAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a task. No kind means that the task was stopped and there is nothing to record."""
+    """The outcome of a task in a child process. `kind` is None if there is nothing to record."""
 
     kind: OutcomeKind | None = None
     body: bytes | None = None
@@ -48,7 +51,7 @@ class ChildLogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A method of the engine gateway that the worker calls for the child."""
+    """A request from a child process: a gateway method that the worker calls, with its arguments."""
 
     number: int
     method: str
@@ -56,7 +59,7 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferredError(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception of a gateway request, as data."""
+    """An exception that is sent between a child process and its worker as data."""
 
     class_name: str
     message: str
@@ -85,7 +88,7 @@ class GatewayResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def convert_ids_to_text(value: Any) -> Any:
-    """Replace ids by text, because msgpack would decode nested ids differently."""
+    """Replace UUIDs inside a value by text, because msgpack decodes nested UUIDs differently."""
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, dict):

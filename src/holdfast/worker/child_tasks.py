@@ -23,13 +23,13 @@ from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.worker.gateway import EngineGateway
 
-DETACHED_OPTIONS: Final = ("owner", "labels")
-CHILD_OPTIONS: Final = ("after", "weight")
+DETACHED_JOB_OPTIONS: Final = ("owner", "labels")
+CHILD_TASK_OPTIONS: Final = ("after", "weight")
 MAX_TYPE_BYTES_IN_NAME: Final = 150  # with the hash and a counter a name stays within 200 bytes
 
 
 class ChildTaskSubmitter:
-    """Submits children for one attempt and remembers their names."""
+    """Submits child tasks and detached jobs for one attempt."""
 
     def __init__(self, gateway: EngineGateway, lease: Lease, own_name: str) -> None:
         self._gateway = gateway
@@ -47,24 +47,24 @@ class ChildTaskSubmitter:
                 field="call",
             )
         call.mark_used()
-        body = {**build_call_request(cast("Any", call)), **_build_timing(options)}
-        name = options.get("key") or self._compute_name(body)
+        body = {**build_call_request(cast("Any", call)), **_build_timing_fields(options)}
+        name = options.get("key") or self._compute_child_name(body)
         if options.get("detached"):
             return await self._submit_detached(body, name, options)
-        for option in DETACHED_OPTIONS:
+        for option in DETACHED_JOB_OPTIONS:
             if options.get(option) is not None:
                 raise InvalidError(
                     f"A child task uses the {option} of its job.", fix="Pass detached=True.", field=option
                 )
-        body |= {"name": name, "after": [self._find_name(parent) for parent in options.get("after", ())]}
+        body |= {"name": name, "after": [self._get_child_name(parent) for parent in options.get("after", ())]}
         body["weight"] = options.get("weight", 1.0)
         async with self._submit_lock:
-            ids = await self._gateway.add_tasks(self._lease, msgspec.json.encode([body]))
+            ids = await self._gateway.add_child_tasks(self._lease, msgspec.json.encode([body]))
         self._names_by_id[str(ids[name])] = name
         return ids[name]
 
     async def _submit_detached(self, body: dict[str, Any], name: str, options: ChildOptions) -> UUID:
-        for option in CHILD_OPTIONS:
+        for option in CHILD_TASK_OPTIONS:
             if option in options:
                 raise InvalidError(
                     f"A detached job cannot have {option}.", fix="Leave detached out.", field=option
@@ -73,20 +73,20 @@ class ChildTaskSubmitter:
         body |= {"labels": labels} if labels else {}
         body |= {"owner": options.get("owner")} if options.get("owner") is not None else {}
         body["key"] = options.get("key") or f"{self._lease.id}:{name}"
-        return await self._gateway.submit(self._lease, msgspec.json.encode(body))
+        return await self._gateway.submit_detached_job(self._lease, msgspec.json.encode(body))
 
-    def _compute_name(self, body: dict[str, Any]) -> str:
+    def _compute_child_name(self, body: dict[str, Any]) -> str:
         digest = hashlib.sha256(self._lease.id.bytes + bytes(body["args"])).hexdigest()[:12]
         task_type = body["type"].encode()[:MAX_TYPE_BYTES_IN_NAME].decode(errors="ignore")
         name = f"{task_type}-{digest}"
         self._name_counts[name] += 1
         return name if self._name_counts[name] == 1 else f"{name}-{self._name_counts[name]}"
 
-    def _find_name(self, parent: UUID | str) -> str:
+    def _get_child_name(self, parent: UUID | str) -> str:
         return self._names_by_id.get(str(parent), str(parent))
 
 
-def _build_timing(options: ChildOptions) -> dict[str, Any]:
+def _build_timing_fields(options: ChildOptions) -> dict[str, Any]:
     delay, run_at = options.get("delay"), options.get("run_at")
     if delay is not None and run_at is not None:
         raise InvalidError("delay and run_at exclude each other.", fix="Pass one of them.", field="delay")

@@ -52,9 +52,9 @@ current: contextvars.ContextVar[TaskContext | None] = contextvars.ContextVar("ho
 
 
 class FileGateway(Protocol):
-    """Stores and opens files for the contexts of one worker."""
+    """Stores and opens the files of running tasks."""
 
-    async def save(
+    async def save_file(
         self,
         lease: Lease,
         name: str,
@@ -62,11 +62,13 @@ class FileGateway(Protocol):
         content_type: str | None,
         options: ArtifactOptions,
     ) -> Artifact: ...
-    def open(self, lease: Lease, artifact: Artifact | str) -> AbstractAsyncContextManager[FileReader]: ...
+    def open_file(
+        self, lease: Lease, artifact: Artifact | str
+    ) -> AbstractAsyncContextManager[FileReader]: ...
 
 
 class TaskContext(Ctx[Any]):
-    """The context of one attempt.
+    """The context that a worker passes to one attempt of a task.
 
     `on_log` is called from any thread when the first unwritten log line appears. `completed` is True after
     the task called `complete`: if its lease is gone then, the task has succeeded.
@@ -136,20 +138,20 @@ class TaskContext(Ctx[Any]):
     # For the worker
 
     def stop(self, reason: str) -> None:
-        """Make `check` raise from now on."""
+        """Mark the attempt as stopped, so that `ctx.check()` raises."""
         self.stop_reason = reason
 
     def get_unreported_progress(self) -> Progress | None:
-        """Return the newest progress if it has not been sent yet."""
+        """Return the newest progress, or None if the database has it already."""
         return self._progress if self._progress != self._reported else None
 
-    def reported(self, progress: Progress) -> None:
-        """Note which progress the database has accepted."""
+    def mark_reported(self, progress: Progress) -> None:
+        """Record the progress that the database has accepted."""
         self._reported = progress
 
     @property
-    def lines(self) -> LogBuffer | None:
-        """The log lines that are not written yet. None if the task never logged anything."""
+    def log_buffer(self) -> LogBuffer | None:
+        """The buffer of unwritten log lines, or None if the task has logged nothing."""
         return self._lines
 
     # For the task
@@ -175,7 +177,7 @@ class TaskContext(Ctx[Any]):
         # Mark it as reported before it is sent: otherwise the worker would send it too, perhaps after the
         # next one.
         self._reported = self._progress = progress
-        await gateway.report(lease, progress.percent, progress.phase, progress.message)
+        await gateway.report_progress(lease, progress.percent, progress.phase, progress.message)
 
     def _compute_progress(
         self, done: float | None, total: float, phase: str | None, message: str | None
@@ -213,19 +215,19 @@ class TaskContext(Ctx[Any]):
         self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         steps = self._get_steps()
-        is_stored, value = await steps.load(name)
+        is_stored, value = await steps.load_result(name)
         if not is_stored:
             self.check()
             with collect_saved_files() as file_ids:
                 result = await _call_step_function(fn, args, kwargs)
-            value = await steps.save(name, result, file_ids)
+            value = await steps.save_result(name, result, file_ids)
         return convert_step_result(fn, name, value)
 
     def _run_step_in_thread(
         self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         steps = self._get_steps()
-        is_stored, value = self._wait_in_thread(lambda: steps.load(name))
+        is_stored, value = self._wait_in_thread(lambda: steps.load_result(name))
         if not is_stored:
             self.check()
             with collect_saved_files() as file_ids:
@@ -233,7 +235,7 @@ class TaskContext(Ctx[Any]):
                 if asyncio.iscoroutine(result):
                     coroutine = result
                     result = self._wait_in_thread(lambda: coroutine)
-            value = self._wait_in_thread(lambda: steps.save(name, result, file_ids))
+            value = self._wait_in_thread(lambda: steps.save_result(name, result, file_ids))
         return convert_step_result(fn, name, value)
 
     async def _submit_child(self, call: TaskCall, options: ChildOptions) -> UUID:
@@ -257,11 +259,11 @@ class TaskContext(Ctx[Any]):
         self, name: str, content: Content, content_type: str | None, options: ArtifactOptions
     ) -> Artifact:
         files, lease = self._require_files("save")
-        return await files.save(lease, name, content, content_type, options)
+        return await files.save_file(lease, name, content, content_type, options)
 
     def _open_file(self, artifact: Artifact | str) -> AbstractAsyncContextManager[FileReader]:
         files, lease = self._require_files("open")
-        return files.open(lease, artifact)
+        return files.open_file(lease, artifact)
 
     def _open_file_in_thread(
         self, artifact: Artifact | str

@@ -29,8 +29,8 @@ class ContextFactory:
         self._log_capture: AbstractContextManager[None] | None = None
 
     @property
-    def needed_for_every_task(self) -> bool:
-        """Whether tasks that do not declare a context need one too, because their logs are captured."""
+    def is_needed_for_every_task(self) -> bool:
+        """Whether every task needs a context, because log records are captured."""
         settings = self._database.settings
         return settings.capture_logs != "off"
 
@@ -58,17 +58,20 @@ class ContextFactory:
             state=self.state,
             gateway=self._gateway,
             files=self.files,
-            on_log=self._log_writer.notify,
+            on_log=self._log_writer.announce_lines,
         )
 
     async def write_log_lines(self, context: TaskContext) -> None:
-        """Write what the attempt logged, so that readers see it as soon as they see the outcome."""
-        if context.lines:
-            await self._log_writer.flush(context)
+        """Write the log lines of an attempt, before its outcome is sent.
+
+        Readers who see the outcome also see the log lines.
+        """
+        if context.log_buffer:
+            await self._log_writer.flush_lines(context)
 
 
 def get_context_fields(claimed: LeasedTask) -> dict[str, Any]:
-    """Return the fields of a context that come from the claimed task."""
+    """Return the fields of a task context that are copied from the claimed task."""
     task_id = str(claimed.id)
     return {
         "task_id": task_id,

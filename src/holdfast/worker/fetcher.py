@@ -42,7 +42,7 @@ POLL_DELAYS_BEFORE_SLEEP_S = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
 
 
 class TaskSink(Protocol):
-    """Receives claimed tasks: `hold_leases` before `launch`, also when nothing was claimed.
+    """Receives claimed tasks. `hold_leases` is called before `start_attempts`, also without tasks.
 
     The leases may have begun at `sent_at`, when the request was sent.
     """
@@ -53,7 +53,7 @@ class TaskSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """A request and its response, which may not have arrived yet."""
+    """A claim request and its response, which may not have arrived yet."""
 
     queues: list[str]
     slots: int
@@ -103,15 +103,18 @@ class TaskFetcher(BackgroundService):
 
     @property
     def requested_slots(self) -> int:
-        """The number of slots for which tasks may be on their way."""
+        """The number of slots in claim requests whose responses have not arrived.
+
+        Tasks for these slots may be on their way.
+        """
         return sum(trip.slots for trip in self._round_trips)
 
-    def check_now(self) -> None:
-        """Check whether a round trip is worthwhile: there is an outcome to send or a slot to fill."""
+    def wake_up(self) -> None:
+        """Wake the fetcher, because there may be an outcome to send or a slot to fill."""
         self._changed.set()
 
     def poll_now(self) -> None:
-        """Poll now: there may be work."""
+        """Poll for tasks at once, because there may be work."""
         self._next_poll_at = 0.0
         self.queue_selector.include_all_queues()
         self._changed.set()
@@ -139,13 +142,13 @@ class TaskFetcher(BackgroundService):
         await self._wait_until_round_trip_due()
         async with self._database.connection() as connection:
             try:
-                await self.release_unreceived(connection)
+                await self.release_unreceived_tasks(connection)
                 await self._make_round_trips(connection)
             except BaseException:
                 await self._abandon_round_trips()
                 raise
 
-    async def release_unreceived(self, connection: Connection) -> None:
+    async def release_unreceived_tasks(self, connection: Connection) -> None:
         """Release tasks that were claimed for this worker in responses that never arrived."""
         if self._lost_response_at is not None:
             held = {
@@ -156,7 +159,10 @@ class TaskFetcher(BackgroundService):
             self._lost_response_at = None
 
     async def _make_round_trips(self, connection: Connection) -> None:
-        """Make one round trip. While responses are full, send the next request before reading a response."""
+        """Send outcomes and claim tasks, and repeat while responses are full.
+
+        While responses are full, the next request is sent before a response is read.
+        """
         trip = self._send_claim_request(connection)
         for remaining in reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS)):
             unread = await trip.response
@@ -217,7 +223,7 @@ class TaskFetcher(BackgroundService):
             self.on_command(response.command)
 
     async def _abandon_round_trips(self) -> None:
-        """Give up responses that nobody will read: send their outcomes again, release what they claimed."""
+        """Discard unread responses: send their outcomes again and release the tasks that they claimed."""
         trips, self._round_trips = self._round_trips, []
         for trip in reversed(trips):
             self._outbox.put_outcomes_back(trip.outcomes)
@@ -261,7 +267,7 @@ class TaskFetcher(BackgroundService):
     def _plan_next_poll(
         self, queues: Sequence[str], *, received: int, requested: int, next_due_s: float | None
     ) -> None:
-        """Decide when to look for work again without a notification."""
+        """Set the time of the next poll, in case no notification arrives before."""
         if next_due_s is not None:
             self._next_due_s = next_due_s if self._next_due_s is None else min(next_due_s, self._next_due_s)
         if received:
@@ -282,7 +288,7 @@ class TaskFetcher(BackgroundService):
             self.on_idle()
 
     async def _wait_until_round_trip_due(self) -> None:
-        """Return when a round trip is worthwhile."""
+        """Wait until there are outcomes to send or slots to fill."""
         while True:
             pause_s = self._outbox.seconds_until_flush
             slots = self._count_free_slots()

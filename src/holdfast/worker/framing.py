@@ -15,7 +15,7 @@ def encode_frame(kind: bytes, body: bytes = b"") -> bytes:
 
 
 class FrameDecoder:
-    """Collects received bytes and returns complete frames."""
+    """Splits received bytes into complete frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -17,29 +17,29 @@ from typing import Any, Final, Protocol
 
 from holdfast import telemetry
 from holdfast.errors import SettingsError
-from holdfast.worker.prometheus import CONTENT_TYPE
+from holdfast.worker.prometheus import METRICS_CONTENT_TYPE
 
 UNHEALTHY_AFTER_LOOP_BLOCKED_S: Final = 30.0
-CLIENT_TIMEOUT_S: Final = 5
+PROBE_CLIENT_TIMEOUT_S: Final = 5
 
 
 class MonitoredWorker(Protocol):
-    """What the health server reads from its worker. Thread-safe."""
+    """The methods of a worker that the health server calls, from any thread."""
 
-    def late(self) -> float:
+    def get_seconds_since_loop_ran(self) -> float:
         """Return the seconds since the event loop last ran."""
         ...
 
-    def unready(self) -> str | None:
-        """Return why the worker accepts no work, or None when it does."""
+    def find_unready_reason(self) -> str | None:
+        """Return the reason why the worker accepts no work, or None if the worker is ready."""
         ...
 
-    def describe(self) -> dict[str, Any]: ...
+    def build_status(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class HealthResponse:
-    """A response of the health server."""
+    """The status, body and content type of a response of the health server."""
 
     status: HTTPStatus
     body: bytes
@@ -47,7 +47,10 @@ class HealthResponse:
 
 
 class HealthServer:
-    """Serves probes. With port 0 it takes a free port; `port` holds it after `start`."""
+    """Serves health probes and metrics of a worker. Port 0 selects a free port.
+
+    After `start`, `port` is the selected port.
+    """
 
     def __init__(
         self, host: str, port: int, worker: MonitoredWorker, format_metrics: Callable[[], str]
@@ -60,7 +63,9 @@ class HealthServer:
 
     def start(self) -> None:
         try:
-            self._server = _QuietHttpServer((self.host, self.port), _build_request_handler(self.respond))
+            self._server = _QuietHttpServer(
+                (self.host, self.port), _build_request_handler(self.build_response)
+            )
         except (OSError, OverflowError) as error:
             raise SettingsError(
                 f"The health port {self.port} on {self.host} cannot be opened: {error}.",
@@ -77,23 +82,23 @@ class HealthServer:
             server.shutdown()
             server.server_close()
 
-    def respond(self, path: str) -> HealthResponse:
+    def build_response(self, path: str) -> HealthResponse:
         if path == "/healthz":
-            blocked_s = self._worker.late()
+            blocked_s = self._worker.get_seconds_since_loop_ran()
             unhealthy = blocked_s > UNHEALTHY_AFTER_LOOP_BLOCKED_S
             problem = f"The event loop has not run for {blocked_s:.0f} s." if unhealthy else None
-            return self._build_response(problem)
+            return self._build_probe_response(problem)
         if path == "/readyz":
-            return self._build_response(self._worker.unready())
+            return self._build_probe_response(self._worker.find_unready_reason())
         if path == "/metrics":
-            return HealthResponse(HTTPStatus.OK, self._format_metrics().encode(), CONTENT_TYPE)
+            return HealthResponse(HTTPStatus.OK, self._format_metrics().encode(), METRICS_CONTENT_TYPE)
         return HealthResponse(HTTPStatus.NOT_FOUND, b'{"status": "not found"}')
 
-    def _build_response(self, problem: str | None) -> HealthResponse:
+    def _build_probe_response(self, problem: str | None) -> HealthResponse:
         report: dict[str, Any] = {"status": "ok" if problem is None else "unavailable"}
         if problem is not None:
             report["problem"] = problem
-        report |= self._worker.describe()
+        report |= self._worker.build_status()
         status = HTTPStatus.OK if problem is None else HTTPStatus.SERVICE_UNAVAILABLE
         return HealthResponse(status, json.dumps(report, default=str).encode())
 
@@ -106,14 +111,14 @@ class _QuietHttpServer(ThreadingHTTPServer):
         """Ignore clients that disconnect or send invalid requests."""
 
 
-def _build_request_handler(respond: Callable[[str], HealthResponse]) -> type[BaseHTTPRequestHandler]:
+def _build_request_handler(build_response: Callable[[str], HealthResponse]) -> type[BaseHTTPRequestHandler]:
     class ProbeRequestHandler(BaseHTTPRequestHandler):
-        timeout = CLIENT_TIMEOUT_S
+        timeout = PROBE_CLIENT_TIMEOUT_S
         server_version = "holdfast"
         sys_version = ""
 
         def do_GET(self) -> None:
-            response = respond(self.path.partition("?")[0])
+            response = build_response(self.path.partition("?")[0])
             self.send_response(response.status)
             self.send_header("Content-Type", response.content_type)
             self.send_header("Content-Length", str(len(response.body)))

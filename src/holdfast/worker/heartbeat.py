@@ -29,23 +29,23 @@ from holdfast import telemetry
 from holdfast.engine.leases import LeasedTask, WorkerCommand
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
-from holdfast.worker.attempts import UNRENEWED, Attempt, RunningAttempts
+from holdfast.worker.attempts import STOP_REASON_UNRENEWED, Attempt, RunningAttempts
 from holdfast.worker.framing import FrameDecoder, encode_frame
-from holdfast.worker.heartbeat_protocol import HeartbeatStart, LeaseRenewals, LoopTimestamp
+from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, LoopTimestamp
 from holdfast.worker.loop_watchdog import LoopWatchdog
 from holdfast.worker.messages.visibility import VisibilityKeeper
 from holdfast.worker.progress_reporter import ProgressReporter
 
-TICK_S = 0.25
+HEARTBEAT_TICK_INTERVAL_S = 0.25
 SHUTDOWN_TIMEOUT_S = 2.0
 READY_TIMEOUT_S = 15.0
 LOOP_BLOCKED_AFTER_S = 2.0  # an event loop that has not run for this long does not enforce time limits
 STATUS_INTERVAL_S, IDLE_STATUS_INTERVAL_S = 15.0, 600.0
 MAX_LEASE_CHECK_INTERVAL_S = 1.0
-LEASE_CHECK_SHARE = 0.05  # of the shortest lease
+LEASE_CHECK_INTERVAL_SHARE = 0.05  # of the shortest lease
 SOCKET_BUFFER_BYTES = 1 << 20
 SHARED_MEMORY_BYTES = 1 << 16
-_PROCESS_CODE = "from holdfast.worker.heartbeat_process import main; main()"
+_HEARTBEAT_PROCESS_CODE = "from holdfast.worker.heartbeat_process import main; main()"
 _log = logging.getLogger("holdfast.worker")
 
 
@@ -59,15 +59,15 @@ class Heartbeat:
         worker: str,
         running: RunningAttempts,
         visibility: VisibilityKeeper,
-        describe_worker: Callable[[], dict[str, Any]] = dict[str, Any],
+        build_worker_status: Callable[[], dict[str, Any]] = dict[str, Any],
     ) -> None:
         self._url = url
         self._settings = settings
         self._worker = worker
         self._running = running
         self._visibility = visibility
-        visibility.send = self._send
-        self._describe_worker = describe_worker
+        visibility.send = self._send_bytes
+        self._build_worker_status = build_worker_status
         self.on_command: Callable[[WorkerCommand], None] = lambda _: None
         self._ended = threading.Event()
         self._ready = asyncio.Event()
@@ -81,18 +81,18 @@ class Heartbeat:
         self._memory.write(bytes(SHARED_MEMORY_BYTES))
         self._memory.flush()
         self._loop_timestamp = LoopTimestamp(self._memory.fileno())
-        self._progress = ProgressReporter(url, settings, worker, running.all)
+        self._progress = ProgressReporter(url, settings, worker, running.list_attempts)
         self._watchdog = LoopWatchdog(running, worker)
         self._status_sent_at = 0.0
         self._receive: Callable[[], None] = lambda: None  # reads what the process has sent
 
     @property
-    def pid(self) -> int | None:
+    def process_pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
     @property
     def loop_lag_s(self) -> float:
-        """How late the event loop ran recently, in seconds."""
+        """The recent delay of the worker's event loop, in seconds."""
         return self._watchdog.lag_s
 
     @property
@@ -101,12 +101,15 @@ class Heartbeat:
         return self._watchdog.seconds_since_loop_ran
 
     @property
-    def blocked(self) -> dict[str, object] | None:
-        return self._watchdog.blocked
+    def blocked_loop_report(self) -> dict[str, object] | None:
+        return self._watchdog.blocked_loop_report
 
     @property
     def socket_descriptor(self) -> int | None:
-        """The descriptor that children inherit, so that the heartbeat process notices when they end."""
+        """The descriptor of the heartbeat socket, which child processes inherit.
+
+        The heartbeat process notices through it when the child processes end.
+        """
         return None if self._socket is None else self._socket.fileno()
 
     # Called on the worker's event loop
@@ -116,11 +119,14 @@ class Heartbeat:
             self._worker_loop = self._visibility.worker_loop = asyncio.get_running_loop()
             self._record_loop_run()
             self._start_process()
-            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+            self._thread = threading.Thread(target=self._run_thread, name="heartbeat", daemon=True)
             self._thread.start()
 
-    async def ready(self) -> None:
-        """Wait until the process is connected, so that leases do not depend on how fast it starts."""
+    async def wait_until_ready(self) -> None:
+        """Wait until the heartbeat process is connected to the database.
+
+        Then leases do not depend on how fast the process starts.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_TIMEOUT_S):
                 await self._ready.wait()
@@ -131,33 +137,35 @@ class Heartbeat:
             self._ended.set()
             await asyncio.to_thread(thread.join)
             holds_nothing = not len(self._running) and not self._visibility.has_messages
-            self._send_frame(protocol.SHUTDOWN, b"done" if holds_nothing else b"")
-            await asyncio.to_thread(self._end_process, wait=holds_nothing)
+            self._send_frame(protocol.SHUTDOWN_FRAME, b"done" if holds_nothing else b"")
+            await asyncio.to_thread(self._close_process, wait=holds_nothing)
 
     def update_leases(
         self, claimed: Sequence[tuple[LeasedTask, bool]], ended: Sequence[UUID], renewed_at: float
     ) -> None:
-        """Add the leases of claimed tasks before they start, and drop those whose outcomes were accepted."""
+        """Send the leases of claimed tasks and the ids of ended tasks to the heartbeat process."""
         frames = b""
         if ended:
-            frames = encode_frame(protocol.DROP_LEASES, b"".join([task_id.bytes for task_id in ended]))
+            frames = encode_frame(protocol.DROP_LEASES_FRAME, b"".join([task_id.bytes for task_id in ended]))
         if claimed:
             frames += protocol.encode_leases(claimed, renewed_at)
         if frames:
-            self._send(frames)
+            self._send_bytes(frames)
 
     def renew_now(self) -> None:
-        """Renew all leases at once, to learn which tasks were cancelled."""
+        """Renew all leases now. The responses show which tasks were cancelled."""
         if len(self._running):
-            self._send_frame(protocol.RENEW_NOW)
+            self._send_frame(protocol.RENEW_NOW_FRAME)
 
     def _record_loop_run(self) -> None:
         """Record that the event loop runs, and schedule the next record."""
         if self._thread is not None or not self._ended.is_set():
             now = time.monotonic()
-            self._loop_timestamp.write(now)
+            self._loop_timestamp.write_instant(now)
             self._watchdog.record_run(now)
-            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(TICK_S, self._record_loop_run)
+            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(
+                HEARTBEAT_TICK_INTERVAL_S, self._record_loop_run
+            )
 
     # The process
 
@@ -172,7 +180,7 @@ class Heartbeat:
             self._process.wait()
         with process_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROCESS_CODE, *map(str, descriptors)],
+                [sys.executable, "-c", _HEARTBEAT_PROCESS_CODE, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -181,17 +189,17 @@ class Heartbeat:
             old_socket, self._socket, self._unsent = self._socket, worker_end, bytearray()
         if old_socket is not None:
             old_socket.close()
-        self._send_frame(protocol.START, msgspec.msgpack.encode(self._build_start()))
-        attempts = self._running.all()
+        self._send_frame(protocol.START_FRAME, msgspec.msgpack.encode(self._build_start_message()))
+        attempts = self._running.list_attempts()
         if attempts:
             renewed_at = min(attempt.renewed_at for attempt in attempts)
             leases = [(attempt.claimed, attempt.isolated) for attempt in attempts]
-            self._send(protocol.encode_leases(leases, renewed_at))
-        self._send(self._visibility.encode_current_messages())
+            self._send_bytes(protocol.encode_leases(leases, renewed_at))
+        self._send_bytes(self._visibility.encode_current_messages())
         self._status_sent_at = 0.0
 
-    def _build_start(self) -> HeartbeatStart:
-        return HeartbeatStart(
+    def _build_start_message(self) -> HeartbeatStartMessage:
+        return HeartbeatStartMessage(
             url=self._url.reveal(),
             worker=self._worker,
             pid=os.getpid(),
@@ -201,8 +209,8 @@ class Heartbeat:
             loop_blocked_after_s=LOOP_BLOCKED_AFTER_S,
         )
 
-    def _end_process(self, *, wait: bool) -> None:
-        """Close the socket. Wait for the process only when nothing is held.
+    def _close_process(self, *, wait: bool) -> None:
+        """Close the socket to the heartbeat process. With `wait`, wait until the process exits.
 
         Otherwise the process releases the remaining leases after this worker has ended.
         """
@@ -216,9 +224,9 @@ class Heartbeat:
                 self._process.wait()
 
     def _send_frame(self, kind: bytes, body: bytes = b"") -> None:
-        self._send(encode_frame(kind, body))
+        self._send_bytes(encode_frame(kind, body))
 
-    def _send(self, message: bytes) -> None:
+    def _send_bytes(self, message: bytes) -> None:
         with self._sending:
             if self._unsent:
                 self._unsent += message
@@ -235,50 +243,53 @@ class Heartbeat:
 
     # Called in the heartbeat thread
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         asyncio.run(self._run_loops())
 
     async def _run_loops(self) -> None:
         loops = (self._listen_forever(), self._progress.run(self._ended))
         tasks = [asyncio.create_task(loop) for loop in loops]
-        await self._watch()
+        await self._watch_leases()
         # The other loops end by themselves; one that hangs in a call is cancelled.
         _, hanging = await asyncio.wait(tasks, timeout=SHUTDOWN_TIMEOUT_S)
         for task in hanging:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self) -> None:
-        """Stop attempts whose leases may be lost. Runs beside the other loops, so that none can delay it."""
+    async def _watch_leases(self) -> None:
+        """Stop attempts whose leases may be lost, until the heartbeat stops.
+
+        This loop runs beside the other loops, so that none of them can delay it.
+        """
         next_check_at = 0.0
         while not self._ended.is_set():
             self._receive()  # renewals may have arrived while this thread was starved
             now = time.monotonic()
             if now >= next_check_at:
                 next_check_at = now + self._stop_unrenewed_attempts(now)
-            self._visibility.stop_unrenewed(now)
+            self._visibility.stop_unrenewed_deliveries(now)
             blocking_task = self._watchdog.check_loop(now)
             if blocking_task is not None:
-                self._send_frame(protocol.BLOCKING_TASK, blocking_task)
+                self._send_frame(protocol.BLOCKING_TASK_FRAME, blocking_task)
             if self._unsent:
-                self._send(b"")
+                self._send_bytes(b"")
             self._send_worker_status(now)
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(HEARTBEAT_TICK_INTERVAL_S)
 
     def _stop_unrenewed_attempts(self, now: float) -> float:
-        """Stop attempts before their leases end. Return the seconds until the next check."""
+        """Stop attempts whose leases end soon. Return the seconds until the next check."""
         pause_s = MAX_LEASE_CHECK_INTERVAL_S
-        for attempt in self._running.all():
-            pause_s = min(pause_s, attempt.claimed.lease_s * LEASE_CHECK_SHARE)
-            if now >= attempt.must_stop_at:
-                self._stop(attempt, UNRENEWED)
+        for attempt in self._running.list_attempts():
+            pause_s = min(pause_s, attempt.claimed.lease_s * LEASE_CHECK_INTERVAL_SHARE)
+            if now >= attempt.lease_safe_until:
+                self._stop_attempt(attempt, STOP_REASON_UNRENEWED)
         return pause_s
 
     def _send_worker_status(self, now: float) -> None:
         interval_s = STATUS_INTERVAL_S if len(self._running) else IDLE_STATUS_INTERVAL_S
         if now >= self._status_sent_at + interval_s:
             self._status_sent_at = now
-            self._send_frame(protocol.WORKER_STATUS, msgspec.json.encode(self._describe_worker()))
+            self._send_frame(protocol.WORKER_STATUS_FRAME, msgspec.json.encode(self._build_worker_status()))
 
     async def _listen_forever(self) -> None:
         while not self._ended.is_set():
@@ -288,12 +299,12 @@ class Heartbeat:
                 # If this loop ended, a worker that goes on working would lose every lease.
                 _log.exception("The heartbeat failed and continues.")
             if not self._ended.is_set():
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(HEARTBEAT_TICK_INTERVAL_S)
                 telemetry.emit("worker.heartbeat_replaced", worker=self._worker)
                 self._start_process()
 
     async def _listen_to_process(self) -> None:
-        """Handle frames until the process is gone."""
+        """Handle frames from the heartbeat process until the process is gone."""
         loop, process_socket = asyncio.get_running_loop(), self._socket
         frames, gone = FrameDecoder(), asyncio.Event()
         if process_socket is None:
@@ -324,19 +335,23 @@ class Heartbeat:
             loop.remove_reader(process_socket)
 
     def _handle_frame(self, kind: bytes, body: bytes) -> None:
-        if kind == protocol.LEASES_RENEWED:
+        if kind == protocol.LEASES_RENEWED_FRAME:
             self._apply_renewals(msgspec.msgpack.decode(body, type=LeaseRenewals))
-        elif kind == protocol.MESSAGES_RENEWED:
+        elif kind == protocol.MESSAGES_RENEWED_FRAME:
             self._visibility.apply_renewals(body)
-        elif kind == protocol.READY and self._worker_loop is not None:
+        elif kind == protocol.READY_FRAME and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self._ready.set)
-        elif kind == protocol.DATABASE_PROBLEM:
-            telemetry.emit("database.connection_failed", error=body.decode(errors="replace"), retry_in=TICK_S)
-        elif kind == protocol.COMMAND and self._worker_loop is not None:
+        elif kind == protocol.DATABASE_PROBLEM_FRAME:
+            telemetry.emit(
+                "database.connection_failed",
+                error=body.decode(errors="replace"),
+                retry_in=HEARTBEAT_TICK_INTERVAL_S,
+            )
+        elif kind == protocol.COMMAND_FRAME and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self.on_command, cast("WorkerCommand", body.decode()))
 
     def _apply_renewals(self, renewals: LeaseRenewals) -> None:
-        attempts = self._running.by_id()
+        attempts = self._running.index_by_id()
         for task_id in protocol.split_task_ids(renewals.renewed):
             attempt = attempts.get(UUID(bytes=task_id))
             if attempt is not None and attempt.renewed_at < renewals.sent_at:
@@ -347,11 +362,11 @@ class Heartbeat:
                 if attempt is not None and attempt.context is not None and attempt.context.completed:
                     attempt.renewed_at = float("inf")  # it completed in the user's own transaction
                 elif attempt is not None:
-                    self._stop(attempt, reason)
+                    self._stop_attempt(attempt, reason)
 
-    def _stop(self, attempt: Attempt, reason: str) -> None:
+    def _stop_attempt(self, attempt: Attempt, reason: str) -> None:
         if not attempt.mark_stopped(reason):  # plain functions see it even if the loop is blocked
             return
         telemetry.emit("task.lease_lost", task=attempt.claimed.id, attempt=attempt.claimed.attempt)
         if self._worker_loop is not None and not self._worker_loop.is_closed():
-            self._worker_loop.call_soon_threadsafe(attempt.interrupt)
+            self._worker_loop.call_soon_threadsafe(attempt.interrupt_code)

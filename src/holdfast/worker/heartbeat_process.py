@@ -36,19 +36,27 @@ from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.framing import FrameDecoder, encode_frame
-from holdfast.worker.heartbeat_protocol import HeartbeatStart, LeasedMessage, LeaseRenewals, LoopTimestamp
+from holdfast.worker.heartbeat_protocol import (
+    HeartbeatStartMessage,
+    LeasedMessage,
+    LeaseRenewals,
+    LoopTimestamp,
+)
 from holdfast.worker.messages.renewal import MessageRenewer, return_messages
 
-TICK_S = 0.2
+RETRY_INTERVAL_S = 0.2
 RENEW_AFTER_LEASE_SHARE = 0.25
-TIMEOUT_GRACE_S = 2.0  # the worker may stop a task itself for this long after the task's time limit
-RETURN_TIMEOUT_S = 20.0  # how long to try to return leases after the worker's death
+TIME_LIMIT_GRACE_S = 2.0  # the worker may stop a task itself for this long after the task's time limit
+LEASE_RETURN_TIMEOUT_S = 20.0  # how long to try to return leases after the worker's death
 CHILDREN_EXIT_TIMEOUT_S = 2.0
 MAX_OUTCOMES_PER_CALL = 500
 
 
 class LeaseRecord(NamedTuple):
-    """A lease as the worker sent it. Most are dropped again before anything reads their fields."""
+    """A lease that the heartbeat process renews, with the time of its last renewal.
+
+    The fields stay packed: most leases are dropped again before anything reads them.
+    """
 
     record: tuple[bytes, int, int, float, float, int]
     received_at: float
@@ -60,20 +68,20 @@ class LeaseRecord(NamedTuple):
         return Lease(id=UUID(bytes=task_id), attempt=attempt, nonce=nonce)
 
     @property
-    def lease_s(self) -> float:
+    def lease_duration_s(self) -> float:
         return self.record[3]
 
     @property
-    def deadline(self) -> float:
+    def time_limit_at(self) -> float:
         return self.received_at + self.record[4]
 
     @property
-    def in_child_process(self) -> bool:
+    def is_in_child_process(self) -> bool:
         return bool(self.record[5])
 
     @property
     def renewal_due_at(self) -> float:
-        return self.renewed_at + self.lease_s * RENEW_AFTER_LEASE_SHARE
+        return self.renewed_at + self.lease_duration_s * RENEW_AFTER_LEASE_SHARE
 
 
 class HeartbeatProcess:
@@ -92,44 +100,44 @@ class HeartbeatProcess:
         self._closed = asyncio.Event()  # the worker and its children have all closed their end of the socket
         self._wakeup = asyncio.Event()
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
-        self._start: HeartbeatStart | None = None
-        self._started: asyncio.Future[HeartbeatStart] = asyncio.get_running_loop().create_future()
+        self._start: HeartbeatStartMessage | None = None
+        self._started: asyncio.Future[HeartbeatStartMessage] = asyncio.get_running_loop().create_future()
         self._settings = Settings()
-        self._messages = MessageRenewer(self._send, lambda: not self._worker_is_stopped())
+        self._messages = MessageRenewer(self._enqueue_frame, lambda: not self._is_worker_stopped())
         self._frame_handlers: dict[bytes, Callable[[bytes], None]] = {
-            protocol.START: self._on_start,
-            protocol.HOLD_LEASES: self._on_hold_leases,
-            protocol.DROP_LEASES: self._on_drop_leases,
-            protocol.RENEW_NOW: self._on_renew_now,
-            protocol.HOLD_MESSAGES: self._messages.hold,
-            protocol.DROP_MESSAGES: self._messages.drop,
-            protocol.BLOCKING_TASK: self._on_blocking_task,
-            protocol.WORKER_STATUS: self._on_worker_status,
-            protocol.SHUTDOWN: self._on_shutdown,
+            protocol.START_FRAME: self._on_start,
+            protocol.HOLD_LEASES_FRAME: self._on_hold_leases,
+            protocol.DROP_LEASES_FRAME: self._on_drop_leases,
+            protocol.RENEW_NOW_FRAME: self._on_renew_now,
+            protocol.HOLD_MESSAGES_FRAME: self._messages.handle_hold_frame,
+            protocol.DROP_MESSAGES_FRAME: self._messages.handle_drop_frame,
+            protocol.BLOCKING_TASK_FRAME: self._on_blocking_task,
+            protocol.WORKER_STATUS_FRAME: self._on_worker_status,
+            protocol.SHUTDOWN_FRAME: self._on_shutdown,
         }
 
     async def run(self) -> None:
-        """Renew until the worker ends, then return what it still held."""
+        """Renew leases until the worker ends, then return the leases that the worker still held."""
         asyncio.get_running_loop().add_reader(self._socket, self._read_frames)
-        loops = (self._renew_forever(), self._renew_messages_forever(), self._send_forever())
+        loops = (self._renew_leases_forever(), self._renew_messages_forever(), self._send_frames_forever())
         tasks = [asyncio.create_task(loop) for loop in loops]
         killed_for: bytes | None = None
-        while not (self._closed.is_set() or self._worker_is_dead()):
-            await asyncio.sleep(TICK_S)
+        while not (self._closed.is_set() or self._is_worker_dead()):
+            await asyncio.sleep(RETRY_INTERVAL_S)
             killed_for = killed_for or self._kill_blocked_worker()
         held, self._leases = self._leases, {}
         for task in tasks:
             task.cancel()
         # Bounded, because a library may swallow a cancellation that arrives together with a result.
-        await asyncio.wait(tasks, timeout=TICK_S)
+        await asyncio.wait(tasks, timeout=RETRY_INTERVAL_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CHILDREN_EXIT_TIMEOUT_S):
                 await self._closed.wait()
-        messages = self._messages.take_all()
+        messages = self._messages.take_all_messages()
         # Code that the worker could not stop ends only with the worker.
-        while self._orderly_shutdown and (held or messages) and not self._worker_is_dead():  # noqa: ASYNC110
-            await asyncio.sleep(TICK_S)
-        await self._return_held(held, messages, killed_for)
+        while self._orderly_shutdown and (held or messages) and not self._is_worker_dead():  # noqa: ASYNC110
+            await asyncio.sleep(RETRY_INTERVAL_S)
+        await self._return_leases_and_messages(held, messages, killed_for)
 
     # Frames from the worker
 
@@ -149,7 +157,7 @@ class HeartbeatProcess:
             self._frame_handlers[kind](body)
 
     def _on_start(self, body: bytes) -> None:
-        self._start = start = msgspec.msgpack.decode(body, type=HeartbeatStart)
+        self._start = start = msgspec.msgpack.decode(body, type=HeartbeatStartMessage)
         if not self._started.done():
             self._started.set_result(start)
         self._settings = Settings(
@@ -159,9 +167,9 @@ class HeartbeatProcess:
 
     def _on_hold_leases(self, body: bytes) -> None:
         now = time.monotonic()
-        (renewed_at,) = protocol.INSTANT.unpack_from(body)
+        (renewed_at,) = protocol.INSTANT_STRUCT.unpack_from(body)
         next_renewal_at = float("inf")
-        for record in protocol.LEASE_STRUCT.iter_unpack(memoryview(body)[protocol.INSTANT.size :]):
+        for record in protocol.LEASE_STRUCT.iter_unpack(memoryview(body)[protocol.INSTANT_STRUCT.size :]):
             lease = self._leases[record[0]] = LeaseRecord(record, now, renewed_at)
             next_renewal_at = min(next_renewal_at, lease.renewal_due_at)
         if next_renewal_at < self._next_renewal_at:
@@ -191,30 +199,30 @@ class HeartbeatProcess:
 
     # The state of the worker process
 
-    def _worker_is_dead(self) -> bool:
+    def _is_worker_dead(self) -> bool:
         return self._start is not None and (
             os.getppid() != self._start.pid or _read_process_state(self._start.pid) in {"Z", "X", "x"}
         )
 
-    def _worker_is_stopped(self) -> bool:
+    def _is_worker_stopped(self) -> bool:
         return self._start is not None and _read_process_state(self._start.pid) in {"T", "t"}
 
     def _kill_blocked_worker(self) -> bytes | None:
-        """Kill a worker whose event loop is blocked past a time limit. Return the id of the task to blame."""
+        """Kill the worker if a task blocks its event loop past the time limit. Return the task's id."""
         start, now = self._start, time.monotonic()
-        blocked_s = now - self._loop_timestamp.read()
-        if start is None or self._worker_is_stopped() or blocked_s < start.loop_blocked_after_s:
+        blocked_s = now - self._loop_timestamp.read_instant()
+        if start is None or self._is_worker_stopped() or blocked_s < start.loop_blocked_after_s:
             return None
         overdue = {
             task_id: record
             for task_id, record in self._leases.items()
-            if not record.in_child_process and now > record.deadline + TIMEOUT_GRACE_S
+            if not record.is_in_child_process and now > record.time_limit_at + TIME_LIMIT_GRACE_S
         }
         if self._blocking_task in self._leases:
             overdue = {task_id: r for task_id, r in overdue.items() if task_id == self._blocking_task}
-        if not overdue or self._worker_is_dead():
+        if not overdue or self._is_worker_dead():
             return None
-        culprit = min(overdue, key=lambda task_id: overdue[task_id].deadline)
+        culprit = min(overdue, key=lambda task_id: overdue[task_id].time_limit_at)
         self._log_error(
             f"Task {overdue[culprit].lease.id} has blocked the event loop for {blocked_s:.1f} s"
             f" and is past its time limit. Killing worker process {start.pid}."
@@ -231,39 +239,41 @@ class HeartbeatProcess:
 
     # Renewals
 
-    async def _renew_forever(self) -> None:
+    async def _renew_leases_forever(self) -> None:
         start = await self._started
         while True:
             try:
                 async with open_connection(Secret(start.url), self._settings) as connection:
-                    self._send(protocol.READY)
+                    self._enqueue_frame(protocol.READY_FRAME)
                     await self._renew_while_connected(connection, start)
             except HoldfastError as error:
-                self._send(protocol.DATABASE_PROBLEM, str(error).encode())
+                self._enqueue_frame(protocol.DATABASE_PROBLEM_FRAME, str(error).encode())
             except Exception as error:  # renewing must go on after any error
-                self._send(protocol.DATABASE_PROBLEM, f"{type(error).__name__}: {error}".encode())
-            await asyncio.sleep(TICK_S)
+                self._enqueue_frame(
+                    protocol.DATABASE_PROBLEM_FRAME, f"{type(error).__name__}: {error}".encode()
+                )
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _renew_messages_forever(self) -> None:
         start = await self._started
         await self._messages.renew_forever(Secret(start.url), self._settings)
 
-    async def _renew_while_connected(self, connection: Connection, start: HeartbeatStart) -> None:
+    async def _renew_while_connected(self, connection: Connection, start: HeartbeatStartMessage) -> None:
         while True:
             if self._worker_status is not None:
                 status, self._worker_status = self._worker_status, None
                 command = await leases.heartbeat_worker(connection, start.worker, msgspec.json.decode(status))
                 if command is not None:
-                    self._send(protocol.COMMAND, command.encode())
+                    self._enqueue_frame(protocol.COMMAND_FRAME, command.encode())
             if time.monotonic() >= self._next_renewal_at:
-                if self._worker_is_stopped():
-                    await asyncio.sleep(TICK_S)
+                if self._is_worker_stopped():
+                    await asyncio.sleep(RETRY_INTERVAL_S)
                     continue
                 await self._renew_due_leases(connection, start)
             await self._wait_until_due()
 
     async def _wait_until_due(self) -> None:
-        """Wait until a renewal is due or the worker sends something."""
+        """Wait until a lease renewal is due or the worker sends a frame."""
         if self._worker_status is None and time.monotonic() < self._next_renewal_at:
             self._wakeup.clear()
             pause_s = max(min(self._next_renewal_at - time.monotonic(), 60.0), 0.0)
@@ -271,25 +281,25 @@ class HeartbeatProcess:
                 async with asyncio.timeout(pause_s):
                     await self._wakeup.wait()
 
-    async def _renew_due_leases(self, connection: Connection, start: HeartbeatStart) -> None:
-        """Renew the leases that are due, together with those that are due soon."""
+    async def _renew_due_leases(self, connection: Connection, start: HeartbeatStartMessage) -> None:
+        """Renew the leases whose renewal is due or will be due soon."""
         now = time.monotonic()
         renew_all, self._renew_all_at = now >= self._renew_all_at, float("inf")
         due = {
             task_id: record
             for task_id, record in self._leases.items()
-            if renew_all or now >= record.renewed_at + record.lease_s * RENEW_AFTER_LEASE_SHARE / 2
+            if renew_all or now >= record.renewed_at + record.lease_duration_s * RENEW_AFTER_LEASE_SHARE / 2
         }
         if due and (renew_all or any(now >= record.renewal_due_at for record in due.values())):
-            await self._renew(connection, start, due, now)
+            await self._renew_leases(connection, start, due, now)
         # Leases that arrived during the request are in self._leases and count too.
         renewal_times = (record.renewal_due_at for record in self._leases.values())
         self._next_renewal_at = min(min(renewal_times, default=float("inf")), self._renew_all_at)
 
-    async def _renew(
-        self, connection: Connection, start: HeartbeatStart, due: dict[bytes, LeaseRecord], now: float
+    async def _renew_leases(
+        self, connection: Connection, start: HeartbeatStartMessage, due: dict[bytes, LeaseRecord], now: float
     ) -> None:
-        request_timeout_s = max(0.5, min(r.renewed_at + r.lease_s for r in due.values()) - now)
+        request_timeout_s = max(0.5, min(r.renewed_at + r.lease_duration_s for r in due.values()) - now)
         held = [record.lease for record in due.values()]
         request = leases.heartbeat_tasks(connection, worker=start.worker, held=held)
         async with asyncio.timeout(request_timeout_s):
@@ -307,12 +317,12 @@ class HeartbeatProcess:
             lost=b"".join(lost - cancelled),
             cancelled=b"".join(cancelled),
         )
-        self._send(protocol.LEASES_RENEWED, msgspec.msgpack.encode(renewals))
+        self._enqueue_frame(protocol.LEASES_RENEWED_FRAME, msgspec.msgpack.encode(renewals))
 
-    def _send(self, kind: bytes, body: bytes = b"") -> None:
+    def _enqueue_frame(self, kind: bytes, body: bytes = b"") -> None:
         self._outgoing.put_nowait(encode_frame(kind, body))
 
-    async def _send_forever(self) -> None:
+    async def _send_frames_forever(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # closed: the worker stops its tasks by its own clock
             while True:
@@ -320,16 +330,18 @@ class HeartbeatProcess:
 
     # After the end of the worker
 
-    async def _return_held(
+    async def _return_leases_and_messages(
         self, held: dict[bytes, LeaseRecord], messages: list[LeasedMessage], killed_for: bytes | None
     ) -> None:
-        """Return what the dead worker held, so that other workers need not wait until the leases expire."""
+        """Return the tasks and messages of a dead worker, so that other workers can run them at once."""
         start = self._start
         if start is None or (self._orderly_shutdown and not (held or messages)):
             return
-        outcomes = [self._build_outcome(task_id, record, killed_for) for task_id, record in held.items()]
+        outcomes = [
+            self._build_return_outcome(task_id, record, killed_for) for task_id, record in held.items()
+        ]
         released = self._orderly_shutdown or killed_for is not None
-        deadline = time.monotonic() + RETURN_TIMEOUT_S
+        deadline = time.monotonic() + LEASE_RETURN_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
                 async with open_connection(Secret(start.url), self._settings) as connection:
@@ -342,11 +354,11 @@ class HeartbeatProcess:
                     if not self._orderly_shutdown:
                         await leases.mark_worker_lost(connection, start.worker)
             except HoldfastError:
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
             else:
                 return
 
-    def _build_outcome(self, task_id: bytes, record: LeaseRecord, killed_for: bytes | None) -> Outcome:
+    def _build_return_outcome(self, task_id: bytes, record: LeaseRecord, killed_for: bytes | None) -> Outcome:
         lease = record.lease
         error: dict[str, str] | None = None
         kind: leases.OutcomeKind = "release"
@@ -356,7 +368,7 @@ class HeartbeatProcess:
                 "type": "TimeoutError",
                 "message": "The task blocked the event loop past its time limit. The worker was killed.",
             }
-        elif killed_for is None and not self._orderly_shutdown and not record.in_child_process:
+        elif killed_for is None and not self._orderly_shutdown and not record.is_in_child_process:
             kind = "crash"
             error = {"type": "WorkerLost", "message": "The worker process ended while the task ran in it."}
         return Outcome(

@@ -40,13 +40,13 @@ async def open_lifespan(
     state: Any = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncGenerator[Any]:
-    """Open the lifespan and yield its state; without a lifespan yield `state`.
+    """Open the lifespan and yield its state. Without a lifespan, yield `state`.
 
     Raises StoppedBeforeStart when `stop` is set while the lifespan opens.
     """
     manager = _create_lifespan_manager(span) if span is not None else contextlib.nullcontext(state)
     try:
-        state = await _enter(manager, stop)
+        state = await _enter_lifespan(manager, stop)
     except StoppedBeforeStart:
         raise
     except Exception as error:
@@ -61,7 +61,7 @@ async def open_lifespan(
             raise _build_lifespan_error(span, "did not close", error) from error
 
 
-async def _enter(manager: AbstractAsyncContextManager[Any], stop: asyncio.Event | None) -> Any:
+async def _enter_lifespan(manager: AbstractAsyncContextManager[Any], stop: asyncio.Event | None) -> Any:
     if stop is None:
         return await manager.__aenter__()
     loop = asyncio.get_running_loop()
@@ -103,7 +103,10 @@ def _create_lifespan_manager(span: Lifespan[Any]) -> AbstractAsyncContextManager
 
 
 class _SyncLifespanManager(AbstractAsyncContextManager[Any]):
-    """A plain context manager, entered on the event loop. Nothing else runs on the loop yet."""
+    """Adapts a synchronous context manager to `async with`.
+
+    It is entered on the event loop, on which nothing else runs yet.
+    """
 
     def __init__(self, inner: AbstractContextManager[Any]) -> None:
         self._inner = inner
@@ -150,7 +153,7 @@ def check_state_types(span: Lifespan[Any] | None, state: object, tasks: Iterable
 
 
 def find_state_type(task: AnyTask) -> type | None:
-    """Return the class in `Ctx[State]` of a task, or None if there is none that can be checked."""
+    """Return the state class in a task's `Ctx[State]` annotation, or None if it cannot be checked."""
     if not task.takes_context:
         return None
     first = next(iter(inspect.signature(task.function).parameters))

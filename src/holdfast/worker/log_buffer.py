@@ -16,14 +16,14 @@ import msgspec
 
 from holdfast.worker.text_cleaning import clean_text
 
-LEVELS: Final = ("debug", "info", "warning", "error")
-MAX_LINES: Final = 1_000
-MAX_BUFFER_BYTES: Final = 256 * 1024
-TAIL_LINES: Final = 50
-MAX_MESSAGE_CHARS: Final = 2_000
-MAX_FIELDS: Final = 20
-MAX_FIELD_NAME_CHARS: Final = 100
-MAX_FIELD_CHARS: Final = 500
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+MAX_BUFFERED_LINES: Final = 1_000
+MAX_LOG_BUFFER_BYTES: Final = 256 * 1024
+MAX_TAIL_LINES: Final = 50
+MAX_LOG_MESSAGE_CHARS: Final = 2_000
+MAX_LOG_FIELDS: Final = 20
+MAX_LOG_FIELD_NAME_CHARS: Final = 100
+MAX_LOG_FIELD_VALUE_CHARS: Final = 500
 
 
 class BufferedLogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +35,11 @@ class BufferedLogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogBuffer:
-    """The log lines of one attempt. Any thread may add lines; one writer takes them."""
+    """The unwritten log lines of one attempt. Any thread may add lines."""
 
     def __init__(self) -> None:
         self._waiting: list[BufferedLogLine] = []
-        self._tail: deque[BufferedLogLine] = deque(maxlen=TAIL_LINES)
+        self._tail: deque[BufferedLogLine] = deque(maxlen=MAX_TAIL_LINES)
         self._omitted = 0
         self._count = 0
         self._bytes = 0
@@ -48,13 +48,13 @@ class LogBuffer:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._tail)
 
-    def add(self, level: str, message: str, fields: Mapping[str, Any]) -> bool:
-        """Add a line. Return True when the buffer was empty, so that the caller wakes the writer."""
-        level = level if level in LEVELS else "info"
-        text = clean_text(message, MAX_MESSAGE_CHARS)
+    def add_line(self, level: str, message: str, fields: Mapping[str, Any]) -> bool:
+        """Add a log line. Return True if the buffer was empty before."""
+        level = level if level in LOG_LEVELS else "info"
+        text = clean_text(message, MAX_LOG_MESSAGE_CHARS)
         stored_fields = {
-            clean_text(name, MAX_FIELD_NAME_CHARS): _convert_field_value(value)
-            for name, value in list(fields.items())[:MAX_FIELDS]
+            clean_text(name, MAX_LOG_FIELD_NAME_CHARS): _convert_field_value(value)
+            for name, value in list(fields.items())[:MAX_LOG_FIELDS]
         }
         size = len(text) + sum(len(name) + len(str(value)) for name, value in stored_fields.items()) + 50
         with self._lock:
@@ -63,17 +63,17 @@ class LogBuffer:
             line = BufferedLogLine(
                 seq=self._count, at=datetime.now(UTC), level=level, message=text, fields=stored_fields or None
             )
-            if self._count <= MAX_LINES and self._bytes + size <= MAX_BUFFER_BYTES:
+            if self._count <= MAX_BUFFERED_LINES and self._bytes + size <= MAX_LOG_BUFFER_BYTES:
                 self._bytes += size
                 self._waiting.append(line)
             else:
-                self._bytes = MAX_BUFFER_BYTES  # once full, no shorter line may follow
-                self._omitted += len(self._tail) == TAIL_LINES
+                self._bytes = MAX_LOG_BUFFER_BYTES  # once full, no shorter line may follow
+                self._omitted += len(self._tail) == MAX_TAIL_LINES
                 self._tail.append(line)
             return first
 
-    def take(self, *, ended: bool) -> list[BufferedLogLine]:
-        """Take the lines to write.
+    def take_lines(self, *, ended: bool) -> list[BufferedLogLine]:
+        """Remove and return the lines to write.
 
         At the end of the attempt this includes the newest lines beyond the bounds.
         """
@@ -81,17 +81,17 @@ class LogBuffer:
             lines, self._waiting = self._waiting, []
             if ended and self._tail:
                 if self._omitted:
-                    lines.append(self._build_gap_line(self._tail[0]))
+                    lines.append(self._build_omission_line(self._tail[0]))
                 lines.extend(self._tail)
                 self._tail.clear()
             return lines
 
-    def put_back(self, lines: list[BufferedLogLine]) -> None:
+    def put_lines_back(self, lines: list[BufferedLogLine]) -> None:
         with self._lock:
             self._waiting = [*lines, *self._waiting]
 
-    def _build_gap_line(self, after: BufferedLogLine) -> BufferedLogLine:
-        message = f"{self._omitted} lines were omitted here: an attempt keeps {MAX_LINES}."
+    def _build_omission_line(self, after: BufferedLogLine) -> BufferedLogLine:
+        message = f"{self._omitted} lines were omitted here: an attempt keeps {MAX_BUFFERED_LINES}."
         return BufferedLogLine(seq=after.seq - 1, at=after.at, level="warning", message=message)
 
 
@@ -102,4 +102,4 @@ def _convert_field_value(value: object) -> object:
         return value
     if isinstance(value, float) and value == value and abs(value) != float("inf"):  # noqa: PLR0124  (NaN)
         return value
-    return clean_text(value, MAX_FIELD_CHARS)
+    return clean_text(value, MAX_LOG_FIELD_VALUE_CHARS)

@@ -22,9 +22,9 @@ from holdfast.worker.background import BackgroundService
 from holdfast.worker.context import TaskContext, current
 from holdfast.worker.log_buffer import BufferedLogLine
 
-WRITE_INTERVAL_S: Final = 0.25
-FLUSH_TIMEOUT_S: Final = 2.0
-MAX_WAITING_ATTEMPTS: Final = 1_000  # while the database is unavailable
+LOG_WRITE_INTERVAL_S: Final = 0.25
+LOG_FLUSH_TIMEOUT_S: Final = 2.0
+MAX_ATTEMPTS_WITH_UNWRITTEN_LINES: Final = 1_000  # while the database is unavailable
 LineBatch = list[tuple[Lease, list[BufferedLogLine]]]
 _log = logging.getLogger("holdfast.worker")
 
@@ -43,38 +43,38 @@ class LogWriter(BackgroundService):
         self._worker_loop = asyncio.get_running_loop()
         super().start()
 
-    def notify(self, context: TaskContext) -> None:
-        """Announce that an attempt has lines to write. Thread-safe."""
+    def announce_lines(self, context: TaskContext) -> None:
+        """Tell the writer that an attempt has log lines to write. Thread-safe."""
         if self._worker_loop is not None and not self._worker_loop.is_closed():
-            self._worker_loop.call_soon_threadsafe(self._add, context, False)
+            self._worker_loop.call_soon_threadsafe(self._enqueue_context, context, False)
 
-    def _add(self, context: TaskContext, ended: bool) -> None:
+    def _enqueue_context(self, context: TaskContext, ended: bool) -> None:
         self._ended_by_context[context] = ended or self._ended_by_context.get(context, False)
         self._has_lines.set()
 
-    async def flush(self, context: TaskContext) -> None:
-        """Write the lines of an attempt that has ended. Waits for a short time at most."""
-        if not context.lines or self._loop is None:
+    async def flush_lines(self, context: TaskContext) -> None:
+        """Write the log lines of an attempt that has ended, and wait at most 2 seconds for it."""
+        if not context.log_buffer or self._loop is None:
             return
-        self._add(context, True)
+        self._enqueue_context(context, True)
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._flush_requested.set()
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+            async with asyncio.timeout(LOG_FLUSH_TIMEOUT_S):
                 await waiter
 
     async def stop(self) -> None:
-        """Stop the loop and try once to write the remaining lines."""
+        """Stop the log writer and try once to write the remaining lines."""
         await super().stop()
         with contextlib.suppress(Exception):
-            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+            async with asyncio.timeout(LOG_FLUSH_TIMEOUT_S):
                 await self._write_lines()
 
-    async def step(self) -> None:
+    async def run_round(self) -> None:
         await self._has_lines.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WRITE_INTERVAL_S):
+            async with asyncio.timeout(LOG_WRITE_INTERVAL_S):
                 await self._flush_requested.wait()
         self._has_lines.clear()
         self._flush_requested.clear()
@@ -84,16 +84,16 @@ class LogWriter(BackgroundService):
         ended_by_context, self._ended_by_context = self._ended_by_context, {}
         waiters, self._waiters = self._waiters, []
         lines_by_context = [
-            (c, ended, c.lines.take(ended=ended))
+            (c, ended, c.log_buffer.take_lines(ended=ended))
             for c, ended in ended_by_context.items()
-            if c.lines is not None
+            if c.log_buffer is not None
         ]
         batch = [(c.lease, lines) for c, _, lines in lines_by_context if c.lease is not None and lines]
         try:
             if batch:
                 await self._write_batch(batch)
         except BaseException:
-            self._put_back(lines_by_context)
+            self._put_lines_back(lines_by_context)
             raise
         finally:
             for waiter in waiters:
@@ -114,15 +114,17 @@ class LogWriter(BackgroundService):
             for entry in batch:
                 await self._write_batch([entry])
 
-    def _put_back(self, lines_by_context: list[tuple[TaskContext, bool, list[BufferedLogLine]]]) -> None:
-        for context, ended, lines in lines_by_context[-MAX_WAITING_ATTEMPTS:]:
-            if context.lines is not None:
-                context.lines.put_back(lines)
-                self._add(context, ended)
+    def _put_lines_back(
+        self, lines_by_context: list[tuple[TaskContext, bool, list[BufferedLogLine]]]
+    ) -> None:
+        for context, ended, lines in lines_by_context[-MAX_ATTEMPTS_WITH_UNWRITTEN_LINES:]:
+            if context.log_buffer is not None:
+                context.log_buffer.put_lines_back(lines)
+                self._enqueue_context(context, ended)
 
 
 class LogCaptureHandler(logging.Handler):
-    """Adds records of the standard logging module to the log of the running attempt."""
+    """Copies records of the standard logging module to the log of the running attempt."""
 
     def emit(self, record: logging.LogRecord) -> None:
         context = current.get()
@@ -142,7 +144,7 @@ class LogCaptureHandler(logging.Handler):
 
 @contextmanager
 def capture_log_records(level: str | None) -> Generator[None]:
-    """Store log records of at least this level while the block runs; None stores none."""
+    """Copy log records of at least `level` to the running attempt's log while the block runs."""
     if level is None or level == "off":
         yield
         return

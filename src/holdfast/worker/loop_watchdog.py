@@ -16,15 +16,15 @@ import traceback
 from holdfast import telemetry
 from holdfast.worker.attempts import Attempt, RunningAttempts
 
-BLOCKED_AFTER_S = 1.0
-REPORT_INTERVAL_S = 10.0
-EXPECTED_RUN_INTERVAL_S = 0.25
-LAG_DECAY = 0.9  # per run of the loop
+LOOP_BLOCKED_REPORT_AFTER_S = 1.0
+LOOP_BLOCKED_REPORT_INTERVAL_S = 10.0
+EXPECTED_LOOP_RUN_INTERVAL_S = 0.25
+LOOP_LAG_DECAY_FACTOR = 0.9  # per run of the loop
 _log = logging.getLogger("holdfast.worker")
 
 
 class LoopWatchdog:
-    """Watches one event loop from the heartbeat thread."""
+    """Detects that an event loop is blocked, from another thread."""
 
     def __init__(self, running: RunningAttempts, worker: str) -> None:
         self._running = running
@@ -35,7 +35,7 @@ class LoopWatchdog:
         self._next_report_at = 0.0
         self._blocking_task: bytes = b""
         self.lag_s = 0.0
-        self.blocked: dict[str, object] | None = None  # the last report, shown to operators
+        self.blocked_loop_report: dict[str, object] | None = None  # the last report, shown to operators
 
     @property
     def seconds_since_loop_ran(self) -> float:
@@ -43,30 +43,34 @@ class LoopWatchdog:
         return time.monotonic() - self._last_run_at if self._last_run_at else 0.0
 
     def record_run(self, now: float) -> None:
-        """Record that the event loop runs. Call it on the loop."""
+        """Record that the event loop runs now. Call this method on the event loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.get_ident()
         if self._last_run_at:
-            self.lag_s = max(now - self._last_run_at - EXPECTED_RUN_INTERVAL_S, self.lag_s * LAG_DECAY, 0.0)
+            self.lag_s = max(
+                now - self._last_run_at - EXPECTED_LOOP_RUN_INTERVAL_S,
+                self.lag_s * LOOP_LAG_DECAY_FACTOR,
+                0.0,
+            )
         self._last_run_at = now
         self._next_report_at = 0.0
 
     def check_loop(self, now: float) -> bytes | None:
-        """Return the id of the task that blocks the loop when it has changed, b"" when none does any more.
+        """Return the id of the task that blocks the loop, b"" if the block has ended, None if unchanged.
 
         Call it in another thread.
         """
         blocked_s = now - self._last_run_at
-        if not self._last_run_at or blocked_s < BLOCKED_AFTER_S:
+        if not self._last_run_at or blocked_s < LOOP_BLOCKED_REPORT_AFTER_S:
             if self._blocking_task:
                 self._blocking_task = b""
                 return b""
             return None
         attempt = self._find_running_attempt()
         if now >= self._next_report_at:
-            self._next_report_at = now + REPORT_INTERVAL_S
-            self._report(attempt, blocked_s)
+            self._next_report_at = now + LOOP_BLOCKED_REPORT_INTERVAL_S
+            self._report_blocked_loop(attempt, blocked_s)
         blocking_task = attempt.claimed.id.bytes if attempt is not None else b""
         if blocking_task == self._blocking_task:
             return None
@@ -75,12 +79,18 @@ class LoopWatchdog:
 
     def _find_running_attempt(self) -> Attempt | None:
         runner = asyncio.current_task(self._loop) if self._loop is not None else None
-        return next((a for a in self._running.all() if a.runner is runner), None) if runner else None
+        return (
+            next((a for a in self._running.list_attempts() if a.runner is runner), None) if runner else None
+        )
 
-    def _report(self, attempt: Attempt | None, seconds: float) -> None:
+    def _report_blocked_loop(self, attempt: Attempt | None, seconds: float) -> None:
         name = attempt.claimed.type if attempt is not None else None
         task = attempt.claimed.id if attempt is not None else None
-        self.blocked = {"name": name, "task": str(task) if task else None, "seconds": round(seconds, 1)}
+        self.blocked_loop_report = {
+            "name": name,
+            "task": str(task) if task else None,
+            "seconds": round(seconds, 1),
+        }
         telemetry.emit(
             "worker.event_loop_blocked",
             worker=self._worker,
@@ -91,7 +101,7 @@ class LoopWatchdog:
         )
 
     def _find_code_location(self) -> str | None:
-        """Return the line of code that the event loop executes."""
+        """Return the file, line and function that the event loop executes."""
         frame = sys._current_frames().get(self._thread or 0)  # pyright: ignore[reportPrivateUsage]
         if frame is None:
             return None

@@ -19,13 +19,13 @@ from holdfast.worker.background import BackgroundService
 
 BUSY_TICK_INTERVAL_S = 30.0
 IDLE_TICK_INTERVAL_S: Final = 600.0
-RESTART_INTERVAL_S: Final = 1.0
-BLIND_CHECK_INTERVAL_S: Final = 15.0  # without notifications
-MAX_JITTER_S: Final = 0.1
+DATABASE_RESTART_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_WITHOUT_LISTENER_S: Final = 15.0  # without notifications
+MAX_MAINTENANCE_JITTER_S: Final = 0.1
 
 
 class PeriodicMaintenance(BackgroundService):
-    """Runs `tick`, and deletes files that are no longer needed."""
+    """Runs the database maintenance and deletes unneeded files, at intervals."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class PeriodicMaintenance(BackgroundService):
         # Random, so that many workers do not tick in step.
         self._waited_s = random.uniform(0, BUSY_TICK_INTERVAL_S)  # noqa: S311
 
-    async def step(self) -> None:
-        await self._wait()
+    async def run_round(self) -> None:
+        await self._wait_for_next_tick()
         more = True
         while more:
             async with self._database.connection() as connection:
@@ -49,7 +49,7 @@ class PeriodicMaintenance(BackgroundService):
         if self._sweep_files is not None:
             await self._sweep_files()
 
-    async def _wait(self) -> None:
+    async def _wait_for_next_tick(self) -> None:
         while self._waited_s < (BUSY_TICK_INTERVAL_S if self._is_busy() else IDLE_TICK_INTERVAL_S):
             await asyncio.sleep(BUSY_TICK_INTERVAL_S / 10)
             self._waited_s += BUSY_TICK_INTERVAL_S / 10
@@ -57,7 +57,7 @@ class PeriodicMaintenance(BackgroundService):
 
 
 class UrgentMaintenance(BackgroundService):
-    """Runs maintenance that users wait for, such as bulk actions and pauses that end, when notified."""
+    """Continues bulk actions and ends pauses as soon as a notification arrives."""
 
     def __init__(self, database: Database, listener_works: Callable[[], bool]) -> None:
         super().__init__()
@@ -70,15 +70,15 @@ class UrgentMaintenance(BackgroundService):
     def notify(self) -> None:
         self._notified.set()
 
-    async def step(self) -> None:
+    async def run_round(self) -> None:
         pause_s = self._next_s
         if not self._listener_works():
-            pause_s = min(pause_s or BLIND_CHECK_INTERVAL_S, BLIND_CHECK_INTERVAL_S)
+            pause_s = min(pause_s or CHECK_INTERVAL_WITHOUT_LISTENER_S, CHECK_INTERVAL_WITHOUT_LISTENER_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._notified.wait()
         self._notified.clear()
-        await asyncio.sleep(random.uniform(0, MAX_JITTER_S))  # noqa: S311  (all workers are notified at once)
+        await asyncio.sleep(random.uniform(0, MAX_MAINTENANCE_JITTER_S))  # noqa: S311  (all workers are notified at once)
         try:
             async with self._database.connection() as connection:
                 self._next_s = await maintenance.run_urgent_maintenance(connection)
@@ -88,7 +88,10 @@ class UrgentMaintenance(BackgroundService):
 
 
 class DatabaseRestarter(BackgroundService):
-    """Restarts the embedded database while it is unreachable: it stops with the process that started it."""
+    """Restarts the embedded database while the database is unreachable.
+
+    The embedded database stops with the process that started it.
+    """
 
     def __init__(self, restart: Callable[[], object] | None, is_unreachable: Callable[[], bool]) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class DatabaseRestarter(BackgroundService):
         if self._restart is not None:
             super().start()
 
-    async def step(self) -> None:
-        await asyncio.sleep(RESTART_INTERVAL_S)
+    async def run_round(self) -> None:
+        await asyncio.sleep(DATABASE_RESTART_INTERVAL_S)
         if self._is_unreachable() and self._restart is not None:
             await asyncio.to_thread(self._restart)

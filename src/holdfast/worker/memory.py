@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_PRIVATE_MEMORY = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+_PRIVATE_MEMORY_PATTERN = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
 
 
 def measure_private_memory(pid: int) -> int:
@@ -19,7 +19,9 @@ def measure_private_memory(pid: int) -> int:
         current = pids.pop()
         folder = Path(f"/proc/{current}")
         try:
-            total += sum(int(size) for size in _PRIVATE_MEMORY.findall((folder / "status").read_bytes()))
+            total += sum(
+                int(size) for size in _PRIVATE_MEMORY_PATTERN.findall((folder / "status").read_bytes())
+            )
             for thread in (folder / "task").iterdir():
                 pids += [int(child) for child in (thread / "children").read_bytes().split()]
         except (OSError, ValueError):  # the process ended in the meantime

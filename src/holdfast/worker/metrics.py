@@ -16,7 +16,7 @@ from uuid import UUID
 from holdfast import telemetry
 from holdfast.version import __version__
 from holdfast.worker.prometheus import (
-    CONTENT_TYPE,
+    METRICS_CONTENT_TYPE,
     Counter,
     Gauge,
     Histogram,
@@ -25,16 +25,19 @@ from holdfast.worker.prometheus import (
     MetricRegistry,
 )
 
-__all__ = ["CONTENT_TYPE", "ProcessMetrics"]
+__all__ = ["METRICS_CONTENT_TYPE", "ProcessMetrics"]
 
 DURATION_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 COUNT_BUCKETS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
-Fields = Mapping[str, Any]
+EventFields = Mapping[str, Any]
 
 
 class ProcessMetrics(MetricRegistry):
-    """Counts events between `start` and `stop`. Add gauges with `add(Gauge(...))`."""
+    """Collects the Prometheus metrics of one process from its telemetry events.
+
+    It counts events between `start` and `stop`. Add gauges with `add(Gauge(...))`.
+    """
 
     def __init__(self) -> None:
         self.started = Counter("holdfast_tasks_started_total", "Attempts that started.", ("type", "queue"))
@@ -83,15 +86,15 @@ class ProcessMetrics(MetricRegistry):
         own_metrics: list[Metric] = [m for m in vars(self).values() if isinstance(m, (Counter, Histogram))]
         super().__init__([*own_metrics, *build_process_metrics()])
         self._stop: Callable[[], None] | None = None
-        self._event_handlers: dict[str, Callable[[Fields], None]] = {
-            "task.started": self._task_started,
-            "task.finished": self._task_finished,
+        self._event_handlers: dict[str, Callable[[EventFields], None]] = {
+            "task.started": self._record_task_started,
+            "task.finished": self._record_task_finished,
             "task.lease_lost": lambda _: self.lost.add(),
-            "tasks.claimed": self._claimed,
+            "tasks.claimed": self._record_claim,
             "worker.event_loop_blocked": lambda f: self.blocked.add(str(f.get("name") or "")),
             "database.connection_failed": lambda _: self.database_errors.add(),
-            "message.finished": self._message_finished,
-            "api.request_completed": self._request,
+            "message.finished": self._record_message_finished,
+            "api.request_completed": self._record_http_request,
         }
 
     def start(self) -> None:
@@ -107,27 +110,27 @@ class ProcessMetrics(MetricRegistry):
         if handler is not None:
             handler(fields)
 
-    def _task_started(self, fields: Fields) -> None:
+    def _record_task_started(self, fields: EventFields) -> None:
         self.started.add(fields["name"], fields["queue"])
         if fields["attempt"] == 1:
             self.waits.observe(
                 fields["queue"], value=max(0.0, time.time() - read_submit_time(fields["task"]))
             )
 
-    def _task_finished(self, fields: Fields) -> None:
+    def _record_task_finished(self, fields: EventFields) -> None:
         self.finished.add(fields["name"], fields["queue"], fields["outcome"])
         self.seconds.observe(fields["name"], fields["outcome"], value=fields["seconds"])
 
-    def _claimed(self, fields: Fields) -> None:
+    def _record_claim(self, fields: EventFields) -> None:
         if fields["requested"]:
             self.claims.observe(value=fields["claimed"])
         self.claim_seconds.observe(value=fields["seconds"])
 
-    def _message_finished(self, fields: Fields) -> None:
+    def _record_message_finished(self, fields: EventFields) -> None:
         self.messages.add(fields["queue"], fields["outcome"])
         self.message_seconds.observe(fields["queue"], value=fields["seconds"])
 
-    def _request(self, fields: Fields) -> None:
+    def _record_http_request(self, fields: EventFields) -> None:
         self.requests.add(fields["method"], str(fields["status"]))
         self.request_seconds.observe(fields["method"], value=fields["seconds"])
 
@@ -138,7 +141,7 @@ def read_submit_time(task_id: UUID) -> float:
 
 
 def build_process_metrics() -> list[Metric]:
-    """Return process metrics under the names that every Prometheus client library uses."""
+    """Build metrics of CPU, memory and open files, with the standard Prometheus names."""
     started_at = time.time()
     return [
         InfoMetric("holdfast_info", "Version of Holdfast.", {"version": __version__}),

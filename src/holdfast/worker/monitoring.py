@@ -15,7 +15,7 @@ from holdfast.worker.runtime import WorkerRuntime
 
 @contextmanager
 def monitor_worker(worker: WorkerRuntime, settings: Settings) -> Generator[None]:
-    """Serve health and metrics and report errors while the block runs, as the settings say."""
+    """Serve health probes and metrics, and report errors to Sentry, while the block runs."""
     stop_error_reports = sentry.start_error_reports(settings.sentry_dsn)
     metrics, server = ProcessMetrics(), None
     try:
@@ -34,19 +34,25 @@ def monitor_worker(worker: WorkerRuntime, settings: Settings) -> Generator[None]
 
 def _build_gauges(worker: WorkerRuntime) -> list[Gauge]:
     return [
-        Gauge("holdfast_tasks_running", "Attempts that are running.", lambda: worker.describe()["running"]),
+        Gauge(
+            "holdfast_tasks_running", "Attempts that are running.", lambda: worker.build_status()["running"]
+        ),
         Gauge(
             "holdfast_slots",
             "Maximum number of attempts that run at the same time.",
-            lambda: worker.describe()["slots"],
+            lambda: worker.build_status()["slots"],
         ),
-        Gauge("holdfast_loop_lag_seconds", "How late the event loop ran recently.", lambda: worker.lag),
+        Gauge(
+            "holdfast_loop_lag_seconds", "How late the event loop ran recently.", lambda: worker.loop_lag_s
+        ),
         Gauge(
             "holdfast_outbox_outcomes",
             "Outcomes that the database has not accepted yet.",
-            lambda: worker.outbox_depth,
+            lambda: worker.unconfirmed_outcome_count,
         ),
         Gauge(
-            "holdfast_ready", "1 if the worker accepts work, else 0.", lambda: float(worker.unready() is None)
+            "holdfast_ready",
+            "1 if the worker accepts work, else 0.",
+            lambda: float(worker.find_unready_reason() is None),
         ),
     ]

@@ -13,7 +13,7 @@ from uuid import UUID
 from holdfast.engine.leases import Outcome
 
 MAX_FLUSH_DELAY_S: Final = 0.005
-FLUSH_COUNT: Final = 100
+MIN_OUTCOMES_TO_FLUSH: Final = 100
 
 
 class Outbox:
@@ -31,42 +31,42 @@ class Outbox:
     def unsent_count(self) -> int:
         return len(self._unsent)
 
-    def task_ids(self) -> set[UUID]:
-        """Return the tasks with unsent outcomes and those that ended without an outcome."""
+    def collect_ended_task_ids(self) -> set[UUID]:
+        """Return the ids of ended tasks whose outcomes are unsent, or that have no outcome."""
         return {*self._ended_without_outcome, *(outcome.id for outcome in self._unsent)}
 
-    def put(self, outcome: Outcome) -> None:
+    def put_outcome(self, outcome: Outcome) -> None:
         if not self._unsent:
             self._oldest_at = time.monotonic()
         self._unsent.append(outcome)
 
-    def add_without_outcome(self, task: UUID) -> None:
-        """Record an attempt that ended with nothing to send. Only its lease renewal has to end."""
+    def add_ended_without_outcome(self, task: UUID) -> None:
+        """Record a task that ended without an outcome, so that its lease renewal ends."""
         self._ended_without_outcome.append(task)
 
-    def take(self) -> list[Outcome]:
-        """Take all unsent outcomes to send them. Call `confirm` or `put_back` with them later."""
+    def take_unsent_outcomes(self) -> list[Outcome]:
+        """Remove and return all unsent outcomes. Confirm them or put them back later."""
         outcomes = list(self._unsent)
         self._unsent.clear()
         self._in_flight_count += len(outcomes)
         return outcomes
 
-    def confirm(self, outcomes: list[Outcome]) -> list[UUID]:
-        """Drop outcomes that the database has answered. Returns the tasks whose leases end now."""
+    def confirm_outcomes(self, outcomes: list[Outcome]) -> list[UUID]:
+        """Remove outcomes that the database has confirmed. Return the ids of tasks whose leases end."""
         self._in_flight_count -= len(outcomes)
         ended, self._ended_without_outcome = self._ended_without_outcome, []
         return [outcome.id for outcome in outcomes] + ended
 
-    def put_back(self, outcomes: list[Outcome]) -> None:
-        """Queue outcomes again that were not answered. A repetition is safe: the engine recognises it."""
+    def put_outcomes_back(self, outcomes: list[Outcome]) -> None:
+        """Put unconfirmed outcomes back, to send them again. The engine ignores repeated outcomes."""
         self._unsent.extendleft(reversed(outcomes))
         self._in_flight_count -= len(outcomes)
 
     @property
     def seconds_until_flush(self) -> float | None:
-        """How long to wait for more outcomes before sending them; None when there is nothing to send."""
+        """Seconds until the outcomes must be sent, or None if there are none."""
         if not self._unsent:
             return None
-        if len(self._unsent) >= FLUSH_COUNT:
+        if len(self._unsent) >= MIN_OUTCOMES_TO_FLUSH:
             return 0.0
         return max(0.0, self._oldest_at + MAX_FLUSH_DELAY_S - time.monotonic())

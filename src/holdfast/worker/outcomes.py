@@ -31,7 +31,7 @@ MAX_FINGERPRINT_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """How an attempt ended, with the kind and the JSON body that the engine's `finish` expects.
+    """The outcome of an attempt: its kind, and the JSON body that the engine stores.
 
     `error` is one line for logs and events. `exception` is what the attempt raised, where it is known in this
     process.
@@ -47,7 +47,7 @@ _SUCCESS_WITHOUT_RESULT: Final = TaskOutcome("succeed", b"null")
 
 
 def build_result_outcome(value: object) -> TaskOutcome:
-    """Success, or a rejection when the value cannot be stored or is a signal that must be raised."""
+    """Build the outcome of a returned value: success, or rejection if it cannot be stored."""
     if value is None:
         return _SUCCESS_WITHOUT_RESULT
     try:
@@ -62,7 +62,10 @@ def build_result_outcome(value: object) -> TaskOutcome:
 
 
 def build_exception_outcome(task: AnyTask, error: BaseException) -> TaskOutcome:
-    """Translate what a task raised: a signal decides by itself, else the task's retry policy decides."""
+    """Build the outcome of an exception, by its type and the task's retry policy.
+
+    A signal such as Snooze decides by itself. For other exceptions the retry policy decides.
+    """
     if not isinstance(error, Exception):  # sys.exit() in a task ends the attempt, not the worker
         return build_error_outcome("fail", error)
     if isinstance(error, OutcomeSignal):
@@ -87,7 +90,7 @@ def _build_signal_outcome(signal: OutcomeSignal) -> TaskOutcome:
 def build_stop_outcome(
     attempt: Attempt, interruption: BaseException | None = None, *, detail: str = ""
 ) -> TaskOutcome | None:
-    """Translate why an attempt was stopped. None means that there is nothing to record.
+    """Build the outcome of a stopped attempt, or None if there is nothing to record.
 
     `interruption` is the CancelledError that the task ended with, if it did: its traceback tells where.
     """
@@ -109,7 +112,7 @@ def _get_traceback(error: BaseException | None) -> Any:
 def build_error_outcome(
     kind: OutcomeKind, error: BaseException, *, message: str | None = None
 ) -> TaskOutcome:
-    """Describe an exception as a failed ("fail"), rejected ("reject") or crashed ("crash") attempt."""
+    """Build a "fail", "reject" or "crash" outcome from an exception."""
     text = clean_text(message or _format_error_message(error), MAX_ERROR_MESSAGE_CHARS)
     lines = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
     # The minimum wait that a remote service asked for, if the exception carries it.
@@ -129,7 +132,7 @@ def _format_error_message(error: BaseException) -> str:
 
 
 def compute_fingerprint(error: BaseException) -> str:
-    """Type and place of an exception: failures with one cause share it, whatever their messages say."""
+    """Return the type and code location of an exception, to group failures by cause."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else "?"
     return clean_text(f"{type(error).__qualname__} {place}", MAX_FINGERPRINT_CHARS)

@@ -19,13 +19,13 @@ from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker.attempts import Attempt
 
-REPORT_INTERVAL_S = 0.25
-IDLE_CONNECTION_S = 30.0
+PROGRESS_REPORT_INTERVAL_S = 0.25
+MAX_IDLE_CONNECTION_S = 30.0
 _log = logging.getLogger("holdfast.worker")
 
 
 class ProgressReporter:
-    """Writes the progress of all attempts of a worker."""
+    """Writes the progress of all attempts of a worker to the database."""
 
     def __init__(
         self, url: Secret, settings: Settings, worker: str, attempts: Callable[[], list[Attempt]]
@@ -37,36 +37,42 @@ class ProgressReporter:
 
     async def run(self, ended: threading.Event) -> None:
         while not ended.is_set():
-            if self._find_attempts_with_news():
+            if self._list_attempts_with_new_progress():
                 await self._report_until_idle(ended)
-            await asyncio.sleep(REPORT_INTERVAL_S)
+            await asyncio.sleep(PROGRESS_REPORT_INTERVAL_S)
 
     async def _report_until_idle(self, ended: threading.Event) -> None:
         try:
             async with open_connection(self._url, self._settings) as connection:
                 await self._report_while_connected(connection, ended)
         except HoldfastError as error:
-            telemetry.emit("database.connection_failed", error=str(error), retry_in=REPORT_INTERVAL_S)
+            telemetry.emit(
+                "database.connection_failed", error=str(error), retry_in=PROGRESS_REPORT_INTERVAL_S
+            )
         except Exception:
             _log.exception("Writing progress failed. It continues.")
 
     async def _report_while_connected(self, connection: Connection, ended: threading.Event) -> None:
         used_at = time.monotonic()
-        while not ended.is_set() and time.monotonic() < used_at + IDLE_CONNECTION_S:
-            due = self._find_attempts_with_news()
+        while not ended.is_set() and time.monotonic() < used_at + MAX_IDLE_CONNECTION_S:
+            due = self._list_attempts_with_new_progress()
             if due:
                 used_at = time.monotonic()
-                await self._report(connection, due)
-            await asyncio.sleep(REPORT_INTERVAL_S)
+                await self._write_progress(connection, due)
+            await asyncio.sleep(PROGRESS_REPORT_INTERVAL_S)
 
-    def _find_attempts_with_news(self) -> list[Attempt]:
-        return [a for a in self._attempts() if a.context is not None and a.context.unreported() is not None]
+    def _list_attempts_with_new_progress(self) -> list[Attempt]:
+        return [
+            a
+            for a in self._attempts()
+            if a.context is not None and a.context.get_unreported_progress() is not None
+        ]
 
-    async def _report(self, connection: Connection, attempts: list[Attempt]) -> None:
+    async def _write_progress(self, connection: Connection, attempts: list[Attempt]) -> None:
         unreported = {
             a.claimed.id: (a.context, report)
             for a in attempts
-            if a.context is not None and (report := a.context.unreported()) is not None
+            if a.context is not None and (report := a.context.get_unreported_progress()) is not None
         }
         # The heartbeat call carries progress. It also renews these leases, which does no harm.
         response = await leases.heartbeat_tasks(
@@ -77,4 +83,4 @@ class ProgressReporter:
         )
         for i, (context, report) in unreported.items():
             if i not in response.lost:
-                context.reported(report)
+                context.mark_reported(report)

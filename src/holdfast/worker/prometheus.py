@@ -11,19 +11,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_SERIES_PER_METRIC: Final = 2_000  # label values that users choose must not fill the memory
-OTHER_LABEL: Final = "(other)"
+OVERFLOW_LABEL_VALUE: Final = "(other)"
 LabelValues = tuple[str, ...]
 
 
 class Metric(Protocol):
     name: str
 
-    def lines(self) -> Iterable[str]: ...
+    def format_lines(self) -> Iterable[str]: ...
 
 
-class _Series:
+class _LabeledMetric:
     kind = "untyped"
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
@@ -38,7 +38,9 @@ class _Series:
 
     def _choose_series(self, known: Mapping[LabelValues, object], values: LabelValues) -> LabelValues:
         return (
-            values if values in known or len(known) < MAX_SERIES_PER_METRIC else (OTHER_LABEL,) * len(values)
+            values
+            if values in known or len(known) < MAX_SERIES_PER_METRIC
+            else (OVERFLOW_LABEL_VALUE,) * len(values)
         )
 
     def _format_labels(self, values: LabelValues, *more: tuple[str, str]) -> str:
@@ -48,7 +50,7 @@ class _Series:
         )
 
 
-class Counter(_Series):
+class Counter(_LabeledMetric):
     kind = "counter"
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
@@ -60,7 +62,7 @@ class Counter(_Series):
             key = self._choose_series(self._counts, labels)
             self._counts[key] = self._counts.get(key, 0.0) + amount
 
-    def lines(self) -> Iterable[str]:
+    def format_lines(self) -> Iterable[str]:
         with self._lock:
             counts = sorted(self._counts.items())
         return [
@@ -69,7 +71,7 @@ class Counter(_Series):
         ]
 
 
-class Histogram(_Series):
+class Histogram(_LabeledMetric):
     kind = "histogram"
 
     def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
@@ -86,7 +88,7 @@ class Histogram(_Series):
             cells[bisect_left(self._bounds, value)] += 1
             cells[-1] += value
 
-    def lines(self) -> Iterable[str]:
+    def format_lines(self) -> Iterable[str]:
         with self._lock:
             cells = sorted((key, list(counts)) for key, counts in self._cells.items())
         lines = self._format_header()
@@ -101,7 +103,7 @@ class Histogram(_Series):
         return lines
 
 
-class Gauge(_Series):
+class Gauge(_LabeledMetric):
     """A value that is read when the metrics are collected. None omits the metric."""
 
     kind = "gauge"
@@ -113,12 +115,12 @@ class Gauge(_Series):
         self.kind = kind
         self._read = read
 
-    def lines(self) -> Iterable[str]:
+    def format_lines(self) -> Iterable[str]:
         value = self._read()
         return [] if value is None else [*self._format_header(), f"{self.name} {_format_number(value)}"]
 
 
-class InfoMetric(_Series):
+class InfoMetric(_LabeledMetric):
     """Facts about the process, as labels of a metric whose value is 1."""
 
     kind = "gauge"
@@ -127,12 +129,12 @@ class InfoMetric(_Series):
         super().__init__(name, text, tuple(facts))
         self._facts = tuple(facts.values())
 
-    def lines(self) -> Iterable[str]:
+    def format_lines(self) -> Iterable[str]:
         return [*self._format_header(), f"{self.name}{self._format_labels(self._facts)} 1"]
 
 
 class MetricRegistry:
-    """A set of metrics that is printed together."""
+    """A set of metrics, formatted together as Prometheus text."""
 
     def __init__(self, metrics: Iterable[Metric] = ()) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
@@ -141,7 +143,7 @@ class MetricRegistry:
         self._metrics.update({metric.name: metric for metric in metrics})
 
     def format_text(self) -> str:
-        lines = [line for metric in list(self._metrics.values()) for line in metric.lines()]
+        lines = [line for metric in list(self._metrics.values()) for line in metric.format_lines()]
         return "\n".join(lines) + "\n"
 
 

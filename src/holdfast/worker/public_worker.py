@@ -220,7 +220,7 @@ def _build_child_options(
 
 
 class _EmbeddedServer:
-    """The worker's claim on the embedded database, and how to start that database again."""
+    """The embedded database of a worker, which the worker can restart."""
 
     def __init__(self, server: embedded.EmbeddedServer, settings: Settings) -> None:
         self._server = server
@@ -236,7 +236,7 @@ class _EmbeddedServer:
 
 
 def _find_embedded_server(url: str, settings: Settings) -> _EmbeddedServer | None:
-    """Return the embedded server if the database of the client is one."""
+    """Return the embedded server with this URL, or None if the database is not embedded."""
     if settings.database_url is not None:
         return None
     server = embedded.find_running_server(settings)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidError
 
-_QUEUE_SHARE = re.compile(r"(?P<queue>[^:*].*?)(?::(?P<max_running>\d+))?(?:\*(?P<weight>\d+))?")
+_QUEUE_SHARE_PATTERN = re.compile(r"(?P<queue>[^:*].*?)(?::(?P<max_running>\d+))?(?:\*(?P<weight>\d+))?")
 
 
 @dataclass(frozen=True)
 class QueueShare:
-    """How one worker serves a queue.
+    """The limit and the weight of one queue in a worker.
 
     The worker runs at most `max_running` tasks of the queue at once (None: no limit) and claims from it
     `weight` times as often as from a queue with weight 1.
@@ -48,7 +48,7 @@ def parse_queue_shares(text: str) -> list[QueueShare]:
     """
     shares: list[QueueShare] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        match = _QUEUE_SHARE.fullmatch(part)
+        match = _QUEUE_SHARE_PATTERN.fullmatch(part)
         if match is None:
             raise InvalidError(
                 f"{part!r} is not a queue.", fix="Write name, name:4 or name:4*3.", field="queues"
@@ -65,7 +65,10 @@ def parse_queue_shares(text: str) -> list[QueueShare]:
 
 
 class QueueSelector:
-    """Selects the queues of each claim. `plain` means that no queue has a limit or a weight."""
+    """Selects the queues of each claim by limits and weights.
+
+    `plain` means that no queue has a limit or a weight.
+    """
 
     def __init__(self, shares: Iterable[QueueShare | str]) -> None:
         self.shares = [QueueShare(share) if isinstance(share, str) else share for share in shares]
@@ -77,19 +80,22 @@ class QueueSelector:
         self._tight_turn = False
         self.held_back = False  # a queue was left out, or requested for fewer slots, because it had no room
 
-    def refresh(self) -> None:
-        """Include all queues again: there may be work."""
+    def include_all_queues(self) -> None:
+        """Include queues again that returned no tasks before, because there may be work."""
         self._exhausted.clear()
 
     @property
-    def has_room(self) -> bool:
+    def has_queue_with_room(self) -> bool:
         return self.plain or any(self._has_room(share) for share in self.shares)
 
     def _has_room(self, share: QueueShare) -> bool:
         return share.max_running is None or self.running_by_queue[share.queue] < share.max_running
 
-    def select(self, free: int) -> tuple[list[str], int]:
-        """Return the queues and the number of slots for the next claim; nothing when no queue has room."""
+    def select_queues(self, free: int) -> tuple[list[str], int]:
+        """Return the queues and the number of slots for the next claim.
+
+        Without a queue that has room, return no queues and no slots.
+        """
         if self.plain or not free:
             return self.queues, free
         room = {share.queue: self._compute_room(share, free) for share in self.shares}
@@ -109,8 +115,8 @@ class QueueSelector:
             return free
         return min(free, share.max_running - self.running_by_queue[share.queue])
 
-    def handle_response(self, queues: Sequence[str], *, full: bool) -> bool:
-        """Return whether every queue with room was requested and returned less than requested."""
+    def handle_claim_response(self, queues: Sequence[str], *, full: bool) -> bool:
+        """Record the result of a claim. Return True if no queue with room has more tasks."""
         if self.plain:
             return not full
         if full:
@@ -120,7 +126,10 @@ class QueueSelector:
         return all(share.queue in self._exhausted for share in self.shares if self._has_room(share))
 
     def _select_by_weight(self, fresh: list[QueueShare]) -> list[QueueShare]:
-        """Smooth weighted round robin: each queue earns its weight, the selected one pays the total."""
+        """Select a queue by smooth weighted round robin.
+
+        Each queue earns its weight, and the selected queue pays the total.
+        """
         for share in fresh:
             self._credit[share.queue] += share.weight
         selected = max(fresh, key=lambda share: self._credit[share.queue])

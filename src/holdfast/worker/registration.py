@@ -31,14 +31,16 @@ async def register_definitions(
     declared_schedules: Iterable[Schedule],
 ) -> None:
     """Store the task types and schedules of an application. `source` is the name of the application."""
-    await task_types.register_task_types(connection, source, [_build_type_request(task) for task in tasks])
+    await task_types.register_task_types(
+        connection, source, [_build_task_type_request(task) for task in tasks]
+    )
     requests = [schedule.build_request() for schedule in declared_schedules]
     result = await schedules.register_schedules(connection, source, requests)
     if result.created or result.changed or result.missing:
         telemetry.emit("schedules.registered", source=source, **msgspec.structs.asdict(result))
 
 
-def _build_type_request(task: Task[..., Any]) -> dict[str, Any]:
+def _build_task_type_request(task: Task[..., Any]) -> dict[str, Any]:
     schema = payloads.build_arguments_schema(task)
     text = msgspec.json.encode(schema, order="deterministic")
     return {

@@ -27,7 +27,7 @@ from holdfast.worker.thread_pool import TaskThreadPool
 
 
 async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | None:
-    """Run the function of a claimed task. Returns None when nobody waits for the outcome any more.
+    """Run the function of a claimed task. Return its outcome, or None if there is nothing to record.
 
     Async functions run in the calling asyncio task, which `Attempt.stop` cancels. Plain functions run in a
     thread, which cannot be interrupted: the runner waits for it until it returns or the host gives up.
@@ -44,7 +44,7 @@ async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | N
         context = (attempt.context,) if task.takes_context else ()
         if task.is_async:
             return build_result_outcome(await task.function(*context, **arguments))
-        attempt.on_stop = wait_for_thread
+        attempt.on_stop = leave_thread_running
         return build_result_outcome(await threads.run(partial(task.function, *context, **arguments)))
     except asyncio.CancelledError as interruption:
         return build_stop_outcome(attempt, interruption)
@@ -52,5 +52,5 @@ async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | N
         return build_exception_outcome(task, error)
 
 
-def wait_for_thread(_: str) -> None:
-    """Do not interrupt a plain function: it sees at its next `ctx.check()` that it is stopped."""
+def leave_thread_running(_: str) -> None:
+    """Do nothing: a plain function notices the stop at its next `ctx.check()`."""

@@ -108,21 +108,24 @@ class WorkerRuntime:
         self._executor = TaskExecutor(
             self._tasks, self._fetcher.running, self._outbox, self._threads, self._child_pool, self.contexts
         )
-        self._consumers = ConsumerLoops(database, consumers, self._listener_works)
+        self._consumers = ConsumerLoops(database, consumers, self._is_listener_working)
         self._heartbeat = Heartbeat(
             database.url,
             database.settings,
             self.name,
             self._fetcher.running,
             self._consumers.visibility,
-            self.describe,
+            self.build_status,
         )
         self._maintenance = PeriodicMaintenance(database, self._is_busy, files.try_sweep_files)
-        self._urgent_maintenance = UrgentMaintenance(database, self._listener_works)
+        self._urgent_maintenance = UrgentMaintenance(database, self._is_listener_working)
         self._database_restarter = DatabaseRestarter(
             options.get("restart_database"), lambda: self._fetcher.is_failing
         )
-        handlers = {TASK_CHANNEL: self._fetcher.handle_notification, MESSAGE_CHANNEL: self._consumers.wake}
+        handlers = {
+            TASK_CHANNEL: self._fetcher.handle_notification,
+            MESSAGE_CHANNEL: self._consumers.wake_queue,
+        }
         self._listener = NotificationListener(database.url, database.settings, handlers)
         self._start_fields = {
             "queues": selector.queues + [consumer.queue for consumer in consumers],
@@ -146,7 +149,7 @@ class WorkerRuntime:
 
     def _connect_parts(self, options: RuntimeOptions) -> None:
         self._fetcher.sink = self
-        self._fetcher.listener_works = self._listener_works
+        self._fetcher.listener_works = self._is_listener_working
         self._fetcher.on_command = self._heartbeat.on_command = self._handle_command
         self._fetcher.on_cancel = self._heartbeat.renew_now
         self._fetcher.on_maintenance = self._urgent_maintenance.notify
@@ -155,13 +158,13 @@ class WorkerRuntime:
         if self._until == "once" and self._fetcher.remaining_claims is None:
             self._fetcher.remaining_claims = options.get("concurrency", DEFAULT_CONCURRENCY)
 
-    def _listener_works(self) -> bool:
+    def _is_listener_working(self) -> bool:
         return self._listener.is_healthy
 
     # Called by the fetcher
 
     def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None:
-        """Tell the heartbeat about new leases before their tasks start, and about ended ones."""
+        """Send new and ended leases to the heartbeat, before the new tasks start."""
         isolated = self._executor.should_run_in_child_process
         self._heartbeat.update_leases([(claimed, isolated(claimed)) for claimed in tasks], ended, sent_at)
 
@@ -170,7 +173,7 @@ class WorkerRuntime:
         if self._until == "once" and tasks:
             self._fetcher.remaining_claims = 0
         if self._fetcher.remaining_claims is not None and self._fetcher.remaining_claims <= 0:
-            self._drain()
+            self._start_draining()
 
     # From start to stop
 
@@ -179,17 +182,17 @@ class WorkerRuntime:
         tasks, state = self._tasks.values(), self.contexts.state
         try:
             async with open_lifespan(self._lifespan, tasks, state=state, stop=stop) as self.contexts.state:
-                await self._work(stop)
+                await self._run_until_stopped(stop)
         except StoppedBeforeStart:
             telemetry.emit("worker.stopped", worker=self.name, reason="stop requested during start")
 
-    async def _work(self, stop: asyncio.Event) -> None:
+    async def _run_until_stopped(self, stop: asyncio.Event) -> None:
         self._stop_requested = stop
-        await self._consumers.prepare()
+        await self._consumers.prepare_queues()
         self.contexts.start()
         self._heartbeat.start()
         self._listener.start()
-        await self._heartbeat.ready()
+        await self._heartbeat.wait_until_ready()
         if self._tasks:
             self._fetcher.start()
         self._consumers.start()
@@ -210,65 +213,68 @@ class WorkerRuntime:
     def _handle_command(self, command: WorkerCommand) -> None:
         """Handle a command that an operator sent through the database."""
         if command == "drain":
-            self._drain()
+            self._start_draining()
         elif self._stop_requested is not None:
             self._stop_requested.set()
 
-    def _drain(self) -> None:
+    def _start_draining(self) -> None:
         """Stop after all running attempts have ended, without a time limit."""
         self._grace = timedelta.max if self._grace else self._grace
         if self._stop_requested is not None:
             self._stop_requested.set()
 
     def _handle_idle(self) -> None:
-        if self._until != "stopped" and not self._has_work():
-            self._drain()
+        if self._until != "stopped" and not self._has_unfinished_work():
+            self._start_draining()
 
     async def _shut_down(self) -> None:
-        """Claim no more, let attempts finish within the grace, release the rest, send all outcomes."""
+        """Stop the worker: let attempts finish within the grace, release the others, send all outcomes."""
         self._fetcher.claiming = False
         self._consumers.stop_reading()
         await self._maintenance.stop()
         await self._urgent_maintenance.stop()
         await self._database_restarter.stop()
         await self._listener.stop()
-        await self._wait_until_done(lambda: self._grace)
-        self._consumers.release()
-        await self._wait_until_done(lambda: RELEASE_TIMEOUT, self._release_attempts)
+        await self._wait_until_idle(lambda: self._grace)
+        self._consumers.release_messages()
+        await self._wait_until_idle(lambda: RELEASE_TIMEOUT, self._release_attempts)
         await self.contexts.stop()
         await self._fetcher.stop()
         await self._consumers.stop()
-        await self._leave()
+        await self._mark_worker_stopped()
         if self._child_pool is not None:
             await self._child_pool.close()
         # Last: the heartbeat process releases the leases of stuck threads when this process is gone.
         await self._heartbeat.stop()
         self._threads.close()
 
-    async def _leave(self) -> None:
+    async def _mark_worker_stopped(self) -> None:
         with contextlib.suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(WORKER_REMOVAL_TIMEOUT_S), self._database.connection() as connection:
-                await self._fetcher.release_unreceived(connection)
+                await self._fetcher.release_unreceived_tasks(connection)
                 await leases.mark_worker_stopped(connection, self.name)
 
     def _is_busy(self) -> bool:
         return bool(len(self._fetcher.running) or self._consumers.is_busy)
 
-    def _has_work(self) -> bool:
-        """Whether attempts run, tasks are on their way here, or outcomes are not confirmed."""
+    def _has_unfinished_work(self) -> bool:
+        """Whether attempts run, claimed tasks may still arrive, or outcomes are unconfirmed."""
         return bool(self._is_busy() or self._fetcher.requested_slots or len(self._outbox))
 
-    async def _wait_until_done(
+    async def _wait_until_idle(
         self, get_timeout: Callable[[], timedelta], on_check: Callable[[], None] = lambda: None
     ) -> None:
-        """Wait until nothing runs and every outcome is confirmed, or the timeout, which may change, ends."""
+        """Wait until no attempt runs and every outcome is confirmed, or until the timeout.
+
+        The timeout may change while this method waits.
+        """
         started_at = time.monotonic()
-        while self._has_work():
+        while self._has_unfinished_work():
             on_check()
             if time.monotonic() - started_at >= get_timeout().total_seconds():
                 return
-            self._fetcher.check_now()
-            self._consumers.check_now()
+            self._fetcher.wake_up()
+            self._consumers.wake_up()
             await asyncio.sleep(0.01)
 
     def _release_attempts(self) -> None:
@@ -277,15 +283,15 @@ class WorkerRuntime:
 
     # For operators. Safe to call from any thread.
 
-    def late(self) -> float:
+    def get_seconds_since_loop_ran(self) -> float:
         return self._heartbeat.seconds_since_loop_ran
 
     @property
-    def lag(self) -> float:
+    def loop_lag_s(self) -> float:
         return self._heartbeat.loop_lag_s
 
-    def unready(self) -> str | None:
-        """Return why the worker does not claim tasks now, or None if it does."""
+    def find_unready_reason(self) -> str | None:
+        """Return the reason why the worker claims no tasks, or None if the worker is ready."""
         if self._stop_requested is None:
             return "starting"
         if self._stop_requested.is_set():
@@ -293,11 +299,11 @@ class WorkerRuntime:
         return "the database is unreachable" if self._fetcher.is_failing else None
 
     @property
-    def outbox_depth(self) -> int:
+    def unconfirmed_outcome_count(self) -> int:
         return len(self._outbox)
 
-    def describe(self) -> dict[str, Any]:
-        """Return what `holdfast workers` shows about this worker."""
+    def build_status(self) -> dict[str, Any]:
+        """Return the status of this worker that `holdfast workers` shows."""
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -306,7 +312,7 @@ class WorkerRuntime:
             "running": len(self._fetcher.running),
             "ended": self._executor.ended_count,
             "loop_lag_ms": round(self._heartbeat.loop_lag_s * 1000),
-            "blocked": self._heartbeat.blocked,
+            "blocked": self._heartbeat.blocked_loop_report,
             "rss": _get_resident_bytes(),
         }
 

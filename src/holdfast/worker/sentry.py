@@ -13,7 +13,7 @@ from holdfast import telemetry
 from holdfast.errors import Reject, SettingsError
 from holdfast.settings import Secret
 
-TAGS = ("name", "job", "task", "attempt")
+SENTRY_TAG_FIELDS = ("name", "job", "task", "attempt")
 
 
 def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
@@ -37,7 +37,7 @@ def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
             return
         with sentry_sdk.new_scope() as scope:
             scope.set_transaction_name(str(fields["name"]))
-            for tag in TAGS:
+            for tag in SENTRY_TAG_FIELDS:
                 scope.set_tag(f"holdfast.{tag}", str(fields[tag]))
             scope.capture_exception(exception)
 

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from holdfast import telemetry
 
 MIN_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 0.2, 30.0
-STABLE_AFTER_S = 60.0  # a process that lived this long resets the restart pause
+STABLE_PROCESS_AFTER_S = 60.0  # a process that lived this long resets the restart pause
 PERMANENT_EXIT_CODES = frozenset({2, 3, 4, 5})  # another try would fail in the same way
 
 
 @dataclass
 class ProcessSlot:
-    """One slot of the supervisor with its current process."""
+    """One worker process of a supervisor, which replaces the process when it dies."""
 
     number: int
     process: asyncio.subprocess.Process | None = None
@@ -35,13 +35,16 @@ class ProcessSlot:
     deaths: int = 0
 
     @property
-    def pause(self) -> float:
+    def compute_restart_pause_s(self) -> float:
         ceiling = min(MAX_RESTART_PAUSE_S, MIN_RESTART_PAUSE_S * 2**self.deaths)
         return random.uniform(MIN_RESTART_PAUSE_S, ceiling)  # noqa: S311  (spreads load)
 
 
 class Supervisor:
-    """Runs `count` worker processes. `command` returns the command line of a slot number."""
+    """Runs `count` worker processes and replaces processes that die.
+
+    `command` returns the command line of a slot number.
+    """
 
     def __init__(self, command: Callable[[int], Sequence[str]], count: int) -> None:
         self._command = command
@@ -52,7 +55,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Run all processes and return the common exit code."""
-        codes = await asyncio.gather(*(self._keep_running(slot) for slot in self._slots))
+        codes = await asyncio.gather(*(self._run_slot(slot) for slot in self._slots))
         return (
             self._permanent_exit_code
             if self._permanent_exit_code is not None
@@ -60,7 +63,10 @@ class Supervisor:
         )
 
     def stop(self) -> None:
-        """Pass a stop signal on to all processes. Call it again for the second signal."""
+        """Send a stop signal to all processes.
+
+        Call this method again to send the second signal.
+        """
         self._signals += 1
         self._stopping.set()
         for slot in self._slots:
@@ -71,8 +77,8 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 slot.process.send_signal(signal.SIGTERM)
 
-    async def _keep_running(self, slot: ProcessSlot) -> int:
-        """Run one process after the other in a slot, until one exits with success or all must stop."""
+    async def _run_slot(self, slot: ProcessSlot) -> int:
+        """Run a worker process and restart it until it exits with success or all must stop."""
         while True:
             started_at = time.monotonic()
             code = await self._run_process(slot)
@@ -84,7 +90,7 @@ class Supervisor:
                 )
                 self.stop()
                 return code
-            slot.deaths = 1 if time.monotonic() - started_at > STABLE_AFTER_S else slot.deaths + 1
+            slot.deaths = 1 if time.monotonic() - started_at > STABLE_PROCESS_AFTER_S else slot.deaths + 1
             await self._pause_before_restart(slot, code)
             if self._stopping.is_set():
                 return 0
@@ -102,7 +108,7 @@ class Supervisor:
         return await slot.process.wait()
 
     async def _pause_before_restart(self, slot: ProcessSlot, code: int) -> None:
-        pause = slot.pause
+        pause = slot.compute_restart_pause_s
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         telemetry.emit("worker.process_restarted", number=slot.number, reason=reason, retry_in=pause)
         with contextlib.suppress(TimeoutError):

@@ -29,18 +29,18 @@ from holdfast.worker.outcomes import (
     build_stop_outcome,
     emit_exception_event,
 )
-from holdfast.worker.runner import run_task, wait_for_thread
+from holdfast.worker.runner import leave_thread_running, run_task
 from holdfast.worker.thread_pool import TaskThreadPool
 
 MAX_OVERTIME_S: Final = 2.0
 
 
 class ChildProcessHost(Protocol):
-    """Child processes that run one task at a time each. `task_types` are the tasks they can run."""
+    """Runs tasks in child processes. `task_types` are the tasks that the child processes can run."""
 
     task_types: Collection[str]
 
-    async def run(self, attempt: Attempt) -> TaskOutcome | None: ...
+    async def run_attempt(self, attempt: Attempt) -> TaskOutcome | None: ...
 
 
 class TaskExecutor:
@@ -88,12 +88,12 @@ class TaskExecutor:
             attempt.isolated = isolated
             self._running.add(attempt)
             shortest_timeout_s = min(shortest_timeout_s, claimed.timeout_s)
-            attempt.runner = create_task(self._run(attempt))
+            attempt.runner = create_task(self._run_attempt(attempt))
         self.started_count += len(tasks)
         if now + shortest_timeout_s < self._timer_at:
             self._set_time_limit_timer(now + shortest_timeout_s)
 
-    async def _run(self, attempt: Attempt) -> None:
+    async def _run_attempt(self, attempt: Attempt) -> None:
         context = attempt.context
         current.set(context)
         if telemetry.has_subscribers("task.started"):
@@ -104,9 +104,9 @@ class TaskExecutor:
             outcome = await self._run_in_child_process(attempt)
         else:
             outcome = await run_task(attempt, self._threads)
-        if context is not None and context.lines:
+        if context is not None and context.log_buffer:
             await self._contexts.write_log_lines(context)
-        self._end(attempt, outcome)
+        self._end_attempt(attempt, outcome)
 
     async def _run_in_span(self, attempt: Attempt) -> TaskOutcome | None:
         """Run the attempt inside a tracing span whose parent is the span of the submitter."""
@@ -126,13 +126,13 @@ class TaskExecutor:
 
     async def _run_in_child_process(self, attempt: Attempt) -> TaskOutcome | None:
         try:
-            return await cast("ChildProcessHost", self._child_processes).run(attempt)
+            return await cast("ChildProcessHost", self._child_processes).run_attempt(attempt)
         except asyncio.CancelledError as interruption:
             return build_stop_outcome(attempt, interruption)
         except Exception as error:
             return build_exception_outcome(attempt.task, error)
 
-    def _end(self, attempt: Attempt, outcome: TaskOutcome | None) -> None:
+    def _end_attempt(self, attempt: Attempt, outcome: TaskOutcome | None) -> None:
         if attempt.ended:
             return
         attempt.ended = True
@@ -180,9 +180,9 @@ class TaskExecutor:
         now = time.monotonic()
         next_check_at = float("inf")
         for attempt in self._running.list_attempts():
-            deadline = attempt.deadline
+            deadline = attempt.time_limit_at
             if now >= deadline + MAX_OVERTIME_S:
-                self._give_up(attempt)
+                self._give_up_attempt(attempt)
                 continue
             if now >= deadline:
                 attempt.stop(STOP_REASON_TIME_LIMIT)
@@ -192,11 +192,11 @@ class TaskExecutor:
         if next_check_at < float("inf"):
             self._set_time_limit_timer(next_check_at)
 
-    def _give_up(self, attempt: Attempt) -> None:
-        """End an attempt whose code did not stop in time, and ignore whatever that code still does."""
+    def _give_up_attempt(self, attempt: Attempt) -> None:
+        """End an attempt whose code did not stop in time, and ignore its later result."""
         attempt.mark_stopped(STOP_REASON_TIME_LIMIT)
-        if attempt.on_stop is wait_for_thread:
-            self._threads.give_up()
+        if attempt.on_stop is leave_thread_running:
+            self._threads.allow_replacement_thread()
         if (
             attempt.stop_reason == STOP_REASON_RELEASED
         ):  # its code may still run, so no other worker may start it yet
@@ -204,7 +204,7 @@ class TaskExecutor:
         outcome = None
         if attempt.stop_reason == STOP_REASON_TIME_LIMIT:
             outcome = build_stop_outcome(attempt, detail=" and did not stop")
-        self._end(attempt, outcome)
+        self._end_attempt(attempt, outcome)
 
 
 def _build_event_fields(attempt: Attempt) -> dict[str, Any]:

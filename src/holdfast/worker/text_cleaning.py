@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def clean_text(text: object, max_chars: int) -> str:
-    """Convert to text of at most `max_chars` characters that PostgreSQL can store.
+    """Convert a value to text of at most `max_chars` characters that PostgreSQL can store.
 
     NUL and lone surrogates become the replacement character. Text that is cut ends with an ellipsis. An
     object whose `__str__` raises becomes a note that says so.

@@ -37,20 +37,23 @@ class TaskThreadPool:
         max_threads = self._max_threads + self._stuck_count
         if self._pending_count > self._thread_count and self._thread_count < max_threads:
             self._thread_count += 1
-            threading.Thread(target=self._work, name=f"task-{self._thread_count}", daemon=True).start()
+            threading.Thread(target=self._run_calls, name=f"task-{self._thread_count}", daemon=True).start()
         self._calls.put((future, contextvars.copy_context(), function))
         return future
 
-    def give_up(self) -> None:
+    def allow_replacement_thread(self) -> None:
         """Allow one more thread, because one is stuck in a call that does not return."""
         self._stuck_count += 1
 
     def close(self) -> None:
-        """End idle threads. Busy ones end with the process, because nothing can stop them."""
+        """End idle threads. Busy threads end with the process.
+
+        Nothing can stop a busy thread.
+        """
         for _ in range(self._thread_count):
             self._calls.put(None)
 
-    def _work(self) -> None:
+    def _run_calls(self) -> None:
         while True:
             call = self._calls.get()
             if call is None:
@@ -61,9 +64,9 @@ class TaskThreadPool:
             except BaseException as error:  # also SystemExit: the task fails, the thread goes on
                 result = (future, None, error)
             del call, future, context, function
-            self._return_result(result)
+            self._enqueue_result(result)
 
-    def _return_result(self, result: ThreadResult) -> None:
+    def _enqueue_result(self, result: ThreadResult) -> None:
         self._results.append(result)
         if not self._delivery_scheduled and self._loop is not None:
             self._delivery_scheduled = True

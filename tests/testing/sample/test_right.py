@@ -35,7 +35,7 @@ async def test_an_order_sends_thanks(hf: Holdfast) -> None:
 
 
 @pytest.mark.asyncio
-async def test_code_without_a_loop_is_redirected_too(hf: Holdfast) -> None:
+async def test_blocking_client_uses_the_test_database(hf: Holdfast) -> None:
     job = await asyncio.to_thread(shop.client.blocking.submit, shop.send("bob"))
     hf.assert_submitted(shop.send("bob"))
     await hf.drain()
@@ -43,13 +43,13 @@ async def test_code_without_a_loop_is_redirected_too(hf: Holdfast) -> None:
 
 
 @pytest.mark.asyncio
-async def test_tests_do_not_see_each_other(hf: Holdfast) -> None:
+async def test_each_test_has_its_own_database(hf: Holdfast) -> None:
     assert hf.submitted() == []
     assert await rows(hf, "select recipient from sent") == []
 
 
 @pytest.mark.asyncio
-async def test_retries_take_minutes_of_the_clock_and_none_of_ours(hf: Holdfast) -> None:
+async def test_retries_wait_on_the_test_clock_only(hf: Holdfast) -> None:
     job = await hf.client.submit(shop.send("slow"))
     first = await hf.drain()
     assert [ran.outcome for ran in first.attempts] == ["failed"]
@@ -62,7 +62,7 @@ async def test_retries_take_minutes_of_the_clock_and_none_of_ours(hf: Holdfast) 
 
 
 @pytest.mark.asyncio
-async def test_run_is_submit_drain_and_result(hf: Holdfast) -> None:
+async def test_run_submits_drains_and_returns_the_result(hf: Holdfast) -> None:
     assert await hf.run(shop.send("ann")) == "hello to ann"
     assert await hf.run(shop.plain(1)) == 2
     with pytest.raises(ValueError, match="no such address"):
@@ -70,14 +70,14 @@ async def test_run_is_submit_drain_and_result(hf: Holdfast) -> None:
 
 
 @pytest.mark.asyncio
-async def test_schedules_run_when_the_clock_says_so(hf: Holdfast) -> None:
+async def test_schedules_run_when_the_clock_advances(hf: Holdfast) -> None:
     drained = await hf.drain(until=timedelta(days=3))
     assert len(drained.of(shop.tidy)) == 3
     assert await rows(hf, "select recipient from sent") == ["tidied"] * 3
 
 
 @pytest.mark.asyncio
-async def test_a_double_stands_in_for_what_the_lifespan_opens(hf: Holdfast) -> None:
+async def test_state_can_be_replaced_by_a_test_double(hf: Holdfast) -> None:
     class Deaf(asyncpg.Pool):
         def __init__(self) -> None:
             self.records: list[object] = []
@@ -94,7 +94,7 @@ async def test_a_double_stands_in_for_what_the_lifespan_opens(hf: Holdfast) -> N
 
 
 @pytest.mark.asyncio
-async def test_consumers_are_given_their_messages(hf: Holdfast) -> None:
+async def test_drain_passes_messages_to_consumers(hf: Holdfast) -> None:
     await shop.client.queues.create("wishes")
     await shop.client.queues.send_batch("wishes", ["ann", "the moon"])
     drained = await hf.drain()

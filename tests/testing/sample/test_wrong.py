@@ -13,7 +13,7 @@ from holdfast.testing import Holdfast
 
 
 @pytest.mark.asyncio
-async def test_a_careless_task_is_found_out(hf: Holdfast) -> None:
+async def test_replay_detects_a_task_that_is_not_idempotent(hf: Holdfast) -> None:
     async def setup() -> None:
         await rows(hf, "truncate charges")
 
@@ -24,24 +24,24 @@ async def test_a_careless_task_is_found_out(hf: Holdfast) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_careless_task_submits_twice(hf: Holdfast) -> None:
+async def test_replay_detects_a_task_that_submits_twice(hf: Holdfast) -> None:
     await hf.replay(shop.charge_carelessly(7))
 
 
 @pytest.mark.asyncio
-async def test_nothing_of_the_kind(hf: Holdfast) -> None:
+async def test_assert_submitted_fails_without_a_match(hf: Holdfast) -> None:
     await shop.order("ann")
     hf.assert_submitted(shop.send, to="bob")
 
 
 @pytest.mark.asyncio
-async def test_too_often(hf: Holdfast) -> None:
+async def test_assert_submitted_fails_with_another_count(hf: Holdfast) -> None:
     await shop.order("ann")
     hf.assert_submitted(shop.send, to="ann", count=2)
 
 
 @pytest.mark.asyncio
-async def test_without_end(hf: Holdfast) -> None:
+async def test_drain_fails_after_max_attempts(hf: Holdfast) -> None:
     @task
     async def again() -> None:
         raise Snooze(timedelta(seconds=1))

@@ -66,15 +66,15 @@ class BlockingBatchHandle:
         ]
 
     def close(self) -> Batch:
-        """Accept no more jobs. The follow-up job is submitted when the last job has ended."""
+        """Close the batch for new jobs. The follow-up job is submitted when the last job has ended."""
         return self._thread.run(self._inner.close())
 
     def get(self) -> Batch:
-        """Return the batch with the numbers of its jobs."""
+        """Return the batch with the counts of its jobs."""
         return self._thread.run(self._inner.get())
 
     def wait(self, *, within: timedelta | None = None) -> Batch:
-        """Wait until the batch is closed and all its jobs have ended. TimeoutError after `within`."""
+        """Wait until the batch is closed and all its jobs have ended. Raise TimeoutError after `within`."""
         return self._thread.run(self._inner.wait(within=within))
 
     def cancel(self, *, reason: str | None = None) -> int:
@@ -105,5 +105,5 @@ class BlockingBatches:
         return BlockingBatchHandle(self._inner.handle(batch), self._thread)
 
     def get(self, batch: UUID | str) -> Batch:
-        """Return a batch with the numbers of its jobs. Raise NotFoundError if it does not exist."""
+        """Return a batch with the counts of its jobs. Raise NotFoundError if the batch does not exist."""
         return self._thread.run(self._inner.get(batch))

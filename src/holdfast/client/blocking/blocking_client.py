@@ -97,14 +97,14 @@ class BlockingClient:
     def submit_many(
         self, calls: Iterable[Call[R]], **options: Unpack[SubmitOptions]
     ) -> list[BlockingJobHandle[R]]:
-        """Submit many calls in one transaction and few round trips. All jobs get the same options."""
+        """Submit many calls in one transaction. All jobs get the same options."""
         return [
             BlockingJobHandle(handle, self._thread)
             for handle in self._thread.run(self._inner.submit_many(list(calls), **options))
         ]
 
     def get(self, job: UUID | str) -> Job:
-        """Return a job with its tasks. Raise NotFoundError if it does not exist or was removed."""
+        """Return a job with its tasks. Raise NotFoundError if the job does not exist."""
         return self._thread.run(self._inner.get(job))
 
     def logs(
@@ -117,20 +117,20 @@ class BlockingClient:
         return self._thread.run(self._inner.logs(job, after=after, limit=limit, newest=newest))
 
     def cancel(self, job: UUID | str, *, reason: str | None = None) -> Job:
-        """Cancel a job and return its new state. Tasks that run are asked to stop."""
+        """Cancel a job and return the changed job. Running tasks are asked to stop."""
         return self._thread.run(self._inner.cancel(job, reason=reason))
 
     def retry(
         self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
     ) -> Job:
-        """Run the failed and cancelled tasks of a job again, after `delay`, and return its new state.
+        """Run the failed and cancelled tasks of a job again, after `delay`, and return the changed job.
 
         With `from_tasks`, run the named tasks and all tasks that depend on them.
         """
         return self._thread.run(self._inner.retry(job, from_tasks=from_tasks, delay=delay))
 
     def explain(self, job: UUID | str) -> list[Reason]:
-        """Explain why a job is not running: the reasons for each unfinished task.
+        """Return the reasons why the unfinished tasks of a job are not running.
 
         For a job that has ended, return the reasons for all of its tasks.
         """
@@ -150,18 +150,18 @@ class BlockingClient:
         return self._thread.run(self._inner.search_jobs(search, owner=owner, before=before, limit=limit))
 
     def iterate_jobs(self, search: str = "", *, owner: str | None = None) -> Iterator[Job]:
-        """Yield all jobs that a search finds, newest first, one page of rows at a time."""
+        """Yield all jobs that match a search, newest first, reading them page by page."""
         return self._thread.iterate(self._inner.iterate_jobs(search, owner=owner))
 
     @property
     def settings(self) -> Settings:
-        """The settings of the client: those it was created with, or those of the environment."""
+        """The client's settings: passed to the client, or read from the environment."""
         return self._inner.settings
 
     def pause_queue(self, queue: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Stop workers from claiming tasks of a queue until it is resumed. Running tasks continue."""
+        """Pause a queue: workers claim none of its tasks until you resume it. Running tasks continue."""
         self._thread.run(self._inner.pause_queue(queue, reason=reason, by=by))
 
     def resume_queue(self, queue: str) -> bool:
-        """Let workers claim tasks of a paused queue again. Return False if it was not paused."""
+        """Resume a paused queue. Return False if the queue was not paused."""
         return self._thread.run(self._inner.resume_queue(queue))

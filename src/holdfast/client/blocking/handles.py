@@ -44,15 +44,15 @@ class BlockingJobHandle(Generic[R_co]):
         return self._thread.run(self._inner.logs(after=after, limit=limit, newest=newest))
 
     def cancel(self, *, reason: str | None = None) -> Job:
-        """Cancel the job and return its new state."""
+        """Cancel the job and return the changed job."""
         return self._thread.run(self._inner.cancel(reason=reason))
 
     def retry(self, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)) -> Job:
-        """Run the failed and cancelled tasks again; or the named tasks and those that depend on them."""
+        """Run the failed and cancelled tasks of the job again, or the tasks in `from_tasks`."""
         return self._thread.run(self._inner.retry(from_tasks=from_tasks, delay=delay))
 
     def explain(self) -> list[Reason]:
-        """Explain why the job is not running."""
+        """Return the reasons why the job is not running."""
         return self._thread.run(self._inner.explain())
 
     def watch(self, *, within: timedelta | None = None) -> Iterator[Job]:

@@ -18,13 +18,13 @@ class BlockingLimits:
         self._thread = thread
 
     def put(self, name: str, **options: Unpack[LimitOptions]) -> None:
-        """Create a limit, or change the limit of this name. Tasks that run now are counted."""
+        """Create a limit, or change the limit with this name. Running tasks count towards the limit."""
         self._thread.run(self._inner.put(name, **options))
 
     def remove(self, name: str) -> bool:
-        """Remove a limit. Return False if it does not exist."""
+        """Remove a limit. Return False if the limit does not exist."""
         return self._thread.run(self._inner.remove(name))
 
     def list(self) -> builtins.list[Limit]:
-        """Return all limits with their current use."""
+        """Return all limits, each with its current number of running tasks."""
         return self._thread.run(self._inner.list())

@@ -28,7 +28,7 @@ class BlockingQueues:
         self._thread = thread
 
     def create(self, queue: str, *, unlogged: bool = False) -> None:
-        """Create a queue if it does not exist. An unlogged queue is faster, and is empty after a crash."""
+        """Create a queue if it does not exist. An unlogged queue is faster, but empty after a crash."""
         self._thread.run(self._inner.create(queue, unlogged=unlogged))
 
     def create_partitioned(
@@ -39,7 +39,7 @@ class BlockingQueues:
         retention: int | timedelta = 100000,
         premake: int = 4,
     ) -> None:
-        """Create a partitioned queue. This needs the extension pg_partman.
+        """Create a partitioned queue, which needs the PostgreSQL extension pg_partman.
 
         `interval` is the size of a partition and `retention` how much is kept: a number of ids, or a time.
         """
@@ -48,15 +48,15 @@ class BlockingQueues:
         )
 
     def drop(self, queue: str) -> bool:
-        """Delete a queue with all its messages and its archive. Return False if it does not exist."""
+        """Delete a queue, its messages and its archive. Return False if the queue does not exist."""
         return self._thread.run(self._inner.drop(queue))
 
     def purge(self, queue: str) -> int:
-        """Delete all messages of a queue, read or not, and return their number. The archive stays."""
+        """Delete all messages of a queue, but not its archive. Return the number of deleted messages."""
         return self._thread.run(self._inner.purge(queue))
 
     def list(self) -> builtins.list[MessageQueue]:
-        """Return all queues."""
+        """Return all message queues."""
         return self._thread.run(self._inner.list())
 
     def send(
@@ -77,7 +77,7 @@ class BlockingQueues:
         delay: MessageDelay = None,
         on: object = None,
     ) -> builtins.list[int]:
-        """Send all messages or none, in one round trip, and return their ids in the same order."""
+        """Send messages in one transaction and return their ids in the same order."""
         return self._thread.run(
             self._inner.send_batch(queue, list(bodies), headers=headers, delay=delay, on=on), on
         )
@@ -108,24 +108,27 @@ class BlockingQueues:
     def pop(self, queue: str, *, qty: int = 1, type: None = None) -> builtins.list[Message[Any]]: ...
 
     def pop(self, queue: str, *, qty: int = 1, type: Any = None) -> builtins.list[Message[Any]]:
-        """Read and delete messages at once. A message that you do not finish is lost.
+        """Read messages and delete them at once. A message is lost if your code fails afterwards.
 
         If one body cannot be converted to `type`, no message is deleted.
         """
         return self._thread.run(self._inner.pop(queue, qty=qty, type=type))
 
     def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
-        """Move messages to the archive and return the ids of those that existed."""
+        """Move messages to the archive and return the ids of the archived messages."""
         return self._thread.run(self._inner.archive(queue, target, on=on), on)
 
     def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
-        """Delete messages and return the ids of those that existed."""
+        """Delete messages and return the ids of the deleted messages."""
         return self._thread.run(self._inner.delete(queue, target, on=on), on)
 
     def set_vt(
         self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
     ) -> builtins.list[int]:
-        """Hide messages for `vt` from now. Zero makes them visible at once. Receipts stay valid."""
+        """Hide messages for `vt`, counted from now. Zero makes the messages visible at once.
+
+        Receipts stay valid.
+        """
         return self._thread.run(self._inner.set_vt(queue, target, vt, on=on), on)
 
     def metrics(self, queue: str) -> MessageMetrics:
@@ -139,13 +142,13 @@ class BlockingQueues:
     def peek(
         self, queue: str, *, qty: int = 10, place: MessagePlace = "queue", after: int | None = None
     ) -> builtins.list[Message[Any]]:
-        """Return messages without reading them: of the queue, its archive or its dead letters."""
+        """Return messages of a queue, its archive or its dead letters, without hiding the messages."""
         return self._thread.run(self._inner.peek(queue, qty=qty, place=place, after=after))
 
     def requeue(
         self, queue: str, ids: Iterable[int] | None = None, *, place: MessagePlace = "dead", limit: int = 1000
     ) -> dict[int, int]:
-        """Send messages of the dead letters or the archive again, and return their new id for each old id.
+        """Send dead letters or archived messages again. Return the new message id by old message id.
 
         Without ids, send the oldest `limit` messages.
         """
@@ -156,5 +159,5 @@ class BlockingQueues:
         return self._thread.run(self._inner.policy(queue))
 
     def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
-        """Change fields of a queue's policy. A dead-letter queue that does not exist is created."""
+        """Change fields of a queue's policy. A missing dead-letter queue is created."""
         return self._thread.run(self._inner.put_policy(queue, **changes))

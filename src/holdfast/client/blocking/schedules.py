@@ -25,11 +25,14 @@ class BlockingSchedules:
     def create(
         self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]
     ) -> StoredSchedule:
-        """Create a schedule. Raise ConflictError if a schedule of this name exists."""
+        """Create a schedule. Raise ConflictError if a schedule with this name exists."""
         return self._thread.run(self._inner.create(work, **options))
 
     def put(self, work: Call[Any] | Graph | Schedule, **options: Unpack[ScheduleOptions]) -> StoredSchedule:
-        """Create a schedule, or change the schedule of this name. `change` in the result says which."""
+        """Create a schedule, or change the schedule with this name.
+
+        `change` in the result says which of both happened.
+        """
         return self._thread.run(self._inner.put(work, **options))
 
     def list(self, *, owner: str | None = None) -> builtins.list[StoredSchedule]:
@@ -37,30 +40,30 @@ class BlockingSchedules:
         return self._thread.run(self._inner.list(owner=owner))
 
     def get(self, name: str) -> StoredSchedule:
-        """Return one schedule. Raise NotFoundError if it does not exist."""
+        """Return one schedule. Raise NotFoundError if the schedule does not exist."""
         return self._thread.run(self._inner.get(name))
 
     def pause(self, name: str, *, by: str | None = None) -> bool:
-        """Stop the runs of a schedule. Return False if it was paused already.
+        """Pause a schedule. Return False if the schedule was paused already.
 
         Runs that fall due while a schedule is paused are not made up for.
         """
         return self._thread.run(self._inner.pause(name, by=by))
 
     def resume(self, name: str) -> bool:
-        """Let a paused schedule run again. Return False if it was not paused."""
+        """Resume a paused schedule. Return False if the schedule was not paused."""
         return self._thread.run(self._inner.resume(name))
 
     def delete(self, name: str) -> bool:
-        """Delete a schedule. Return False if it does not exist."""
+        """Delete a schedule. Return False if the schedule does not exist."""
         return self._thread.run(self._inner.delete(name))
 
     def run_now(self, name: str) -> BlockingJobHandle[Any]:
-        """Submit the work of a schedule at once, in addition to its set times. It may be paused."""
+        """Submit the work of a schedule now, even if the schedule is paused."""
         return BlockingJobHandle(self._thread.run(self._inner.run_now(name)), self._thread)
 
     def preview(self, name: str, count: int = 10) -> builtins.list[datetime]:
-        """Return the next times of a schedule, as if it were not paused."""
+        """Return the next run times of a schedule, as if the schedule were not paused."""
         return self._thread.run(self._inner.preview(name, count))
 
     def next_times(
@@ -72,7 +75,7 @@ class BlockingSchedules:
         count: int = 10,
         after: datetime | None = None,
     ) -> builtins.list[datetime]:
-        """Return the times of a cron expression or an interval, before you store it as a schedule."""
+        """Return the next run times of a cron expression or an interval, without storing a schedule."""
         return self._thread.run(
             self._inner.next_times(cron, every=every, timezone=timezone, count=count, after=after)
         )

@@ -28,7 +28,7 @@ MAX_MESSAGE_ID = 2**63 - 1
 
 
 def check_count(count: int, field: str, *, max_count: int = MAX_MESSAGES_PER_CALL) -> None:
-    """Refuse a number that is not from 1 to `max_count`."""
+    """Raise InvalidError unless `count` is a whole number from 1 to `max_count`."""
     if type(count) is not int or not 1 <= count <= max_count:
         too_many = type(count) is int and count > max_count and field in {"qty", "limit"}
         raise InvalidError(
@@ -39,21 +39,21 @@ def check_count(count: int, field: str, *, max_count: int = MAX_MESSAGES_PER_CAL
 
 
 def check_duration_range(duration: timedelta, field: str) -> None:
-    """Refuse a duration that is negative or longer than a hundred years."""
+    """Raise InvalidError if a duration is negative or longer than a hundred years."""
     check_duration(duration, field)
     if not timedelta(0) <= duration <= MAX_DURATION:
         raise InvalidError(f"{field} must be from zero to a hundred years, got {duration}.", field=field)
 
 
 def check_message_place(place: MessagePlace) -> None:
-    """Refuse a place that is not the queue, its archive or its dead letters."""
+    """Raise InvalidError unless the place is the queue, its archive or its dead letters."""
     places = typing.get_args(MessagePlace)
     if place not in places:
         raise InvalidError(f"place must be one of {', '.join(places)}, got {place!r}.", field="place")
 
 
 def check_policy_changes(queue: str, changes: Mapping[str, Any]) -> None:
-    """Refuse values that a queue's policy cannot have."""
+    """Raise InvalidError if a changed field of a queue's policy has an invalid value."""
     for field in ("vt", "backoff", "backoff_cap", "archive_retention"):
         if changes.get(field) is not None:
             check_duration_range(changes[field], field)
@@ -70,7 +70,7 @@ def check_policy_changes(queue: str, changes: Mapping[str, Any]) -> None:
 
 
 def format_partition_size(size: int | timedelta, field: str) -> str:
-    """Return the size of a partition as pg_partman reads it: a number of ids, or an interval."""
+    """Convert a partition size to the text that pg_partman expects: a number of ids or an interval."""
     if isinstance(size, timedelta):
         check_duration_range(size, field)
         return f"{size.total_seconds():.0f} seconds"
@@ -79,14 +79,14 @@ def format_partition_size(size: int | timedelta, field: str) -> str:
 
 
 def check_message_id(value: object) -> int:
-    """Return `value` if it can be the id of a message."""
+    """Return `value` as a message id. Raise InvalidError if the id is invalid."""
     if type(value) is not int or not -MAX_MESSAGE_ID - 1 <= value <= MAX_MESSAGE_ID:
         raise InvalidError(f"{value!r} is not the id of a message.", fix="Pass an int.", field="ids")
     return value
 
 
 def split_message_targets(queue: str, target: MessageTarget) -> tuple[str, list[str], list[int]]:
-    """Return the queue, the receipts of messages that were read, and the ids of all other targets."""
+    """Split messages and ids into the queue name, receipts of read messages, and plain ids."""
     check_queue_name(queue)
     targets = [target] if isinstance(target, (Message, int)) else [*target]
     receipts = [each.receipt for each in targets if isinstance(each, Message) and each.receipt is not None]
@@ -101,7 +101,7 @@ def split_message_targets(queue: str, target: MessageTarget) -> tuple[str, list[
 def build_send_statement(
     queue: str, bodies: Sequence[object], headers: Sequence[Json] | None, delay: MessageDelay
 ) -> JsonStatement[list[int]]:
-    """Check messages and return the statement that sends them."""
+    """Validate messages and return the SQL statement that sends the messages."""
     check_queue_name(queue)
     if not bodies:
         raise InvalidError("There is no message to send.", fix="Pass at least one.", field="bodies")
@@ -136,7 +136,10 @@ def _encode_header(header: Json) -> bytes | None:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The checked arguments of `read`. `wait_s` is how long to wait for the first message."""
+    """The validated arguments of `client.queues.read`.
+
+    `wait_s` is how long to wait for the first message.
+    """
 
     qty: int
     vt: timedelta | None
@@ -153,7 +156,7 @@ class ReadRequest:
         where: Json = None,
         wait: timedelta | None = None,
     ) -> ReadRequest:
-        """Check the options of `read`."""
+        """Validate the arguments of `client.queues.read`."""
         check_queue_name(queue)
         check_count(qty, "qty")
         for duration, field in ((vt, "vt"), (wait, "wait")):

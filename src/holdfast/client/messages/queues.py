@@ -64,7 +64,7 @@ class PolicyChanges(TypedDict, total=False):
 
 
 class ClientMessageLease:
-    """The lease of a message that the client has read. Only the caller extends its visibility."""
+    """The lease of a message that a client has read. The client does not renew the lease."""
 
     stop_reason: str | None = None
 
@@ -79,7 +79,7 @@ class ClientMessageLease:
 
 
 class Queues:
-    """The message queues of the database. They are pgmq queues.
+    """`client.queues`: create pgmq queues, send messages and read messages.
 
     A message that `read` returned carries a receipt: `archive`, `delete` and `set_vt` with the message raise
     LeaseLostError if it was read again since. With a plain id nothing is compared, as in pgmq.
@@ -89,7 +89,7 @@ class Queues:
         self._connections = connections
 
     async def create(self, queue: str, *, unlogged: bool = False) -> None:
-        """Create a queue if it does not exist. An unlogged queue is faster, and is empty after a crash."""
+        """Create a queue if it does not exist. An unlogged queue is faster, but empty after a crash."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
             await queues.create_message_queue(connection, queue, unlogged=unlogged)
@@ -102,7 +102,7 @@ class Queues:
         retention: int | timedelta = 100_000,
         premake: int = 4,
     ) -> None:
-        """Create a partitioned queue. This needs the extension pg_partman.
+        """Create a partitioned queue, which needs the PostgreSQL extension pg_partman.
 
         `interval` is the size of a partition and `retention` how much is kept: a number of ids, or a time.
         """
@@ -118,19 +118,19 @@ class Queues:
             )
 
     async def drop(self, queue: str) -> bool:
-        """Delete a queue with all its messages and its archive. Return False if it does not exist."""
+        """Delete a queue, its messages and its archive. Return False if the queue does not exist."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
             return await queues.drop_queue(connection, queue)
 
     async def purge(self, queue: str) -> int:
-        """Delete all messages of a queue, read or not, and return their number. The archive stays."""
+        """Delete all messages of a queue, but not its archive. Return the number of deleted messages."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
             return await queues.purge_queue(connection, queue)
 
     async def list(self) -> builtins.list[MessageQueue]:
-        """Return all queues."""
+        """Return all message queues."""
         async with self._connections.connection() as connection:
             return await queues.list_message_queues(connection)
 
@@ -141,7 +141,7 @@ class Queues:
 
         With `on=connection` the message is part of your open transaction: it exists if you commit.
         """
-        [message_id] = await self._execute(
+        [message_id] = await self._execute_statement(
             arguments.build_send_statement(queue, [body], [headers], delay), on
         )
         return message_id
@@ -155,8 +155,10 @@ class Queues:
         delay: MessageDelay = None,
         on: object = None,
     ) -> builtins.list[int]:
-        """Send all messages or none, in one round trip, and return their ids in the same order."""
-        return await self._execute(arguments.build_send_statement(queue, [*bodies], headers, delay), on)
+        """Send messages in one transaction and return their ids in the same order."""
+        return await self._execute_statement(
+            arguments.build_send_statement(queue, [*bodies], headers, delay), on
+        )
 
     @overload
     async def read(
@@ -204,7 +206,7 @@ class Queues:
         qty: int = 1,
         type: Any = None,  # noqa: A002
     ) -> builtins.list[Message[Any]]:
-        """Read and delete messages at once. A message that you do not finish is lost.
+        """Read messages and delete them at once. A message is lost if your code fails afterwards.
 
         If one body cannot be converted to `type`, no message is deleted.
         """
@@ -214,23 +216,26 @@ class Queues:
             return [convert_body_to_type(m, type) for m in await queues.pop_messages(connection, queue, qty)]
 
     async def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
-        """Move messages to the archive and return the ids of those that existed."""
-        return await self._execute(
+        """Move messages to the archive and return the ids of the archived messages."""
+        return await self._execute_statement(
             queues.archive_messages(*arguments.split_message_targets(queue, target)), on
         )
 
     async def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
-        """Delete messages and return the ids of those that existed."""
-        return await self._execute(
+        """Delete messages and return the ids of the deleted messages."""
+        return await self._execute_statement(
             queues.delete_messages(*arguments.split_message_targets(queue, target)), on
         )
 
     async def set_vt(
         self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
     ) -> builtins.list[int]:
-        """Hide messages for `vt` from now. Zero makes them visible at once. Receipts stay valid."""
+        """Hide messages for `vt`, counted from now. Zero makes the messages visible at once.
+
+        Receipts stay valid.
+        """
         arguments.check_duration_range(vt, "vt")
-        return await self._execute(
+        return await self._execute_statement(
             queues.set_message_vt(*arguments.split_message_targets(queue, target), vt), on
         )
 
@@ -249,7 +254,7 @@ class Queues:
     async def peek(
         self, queue: str, *, qty: int = 10, place: MessagePlace = "queue", after: int | None = None
     ) -> builtins.list[Message[Any]]:
-        """Return messages without reading them: of the queue, its archive or its dead letters."""
+        """Return messages of a queue, its archive or its dead letters, without hiding the messages."""
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
         arguments.check_message_place(place)
@@ -264,7 +269,7 @@ class Queues:
         place: MessagePlace = "dead",
         limit: int = 1000,
     ) -> dict[int, int]:
-        """Send messages of the dead letters or the archive again, and return their new id for each old id.
+        """Send dead letters or archived messages again. Return the new message id by old message id.
 
         Without ids, send the oldest `limit` messages.
         """
@@ -283,7 +288,7 @@ class Queues:
             return await queues.get_message_policy(connection, queue)
 
     async def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
-        """Change fields of a queue's policy. A dead-letter queue that does not exist is created."""
+        """Change fields of a queue's policy. A missing dead-letter queue is created."""
         check_option_names(changes, PolicyChanges.__annotations__, "queues.put_policy")
         arguments.check_queue_name(queue)
         arguments.check_policy_changes(queue, changes)
@@ -293,7 +298,7 @@ class Queues:
                 connection, queue, msgspec.structs.replace(current, **changes)
             )
 
-    async def _execute(self, statement: JsonStatement[T], on: object = None) -> T:
+    async def _execute_statement(self, statement: JsonStatement[T], on: object = None) -> T:
         """Run a statement on the caller's connection, or on a connection of the pool."""
         if on is not None:
             return await caller_connection.run_statement_async(on, statement)
@@ -303,7 +308,7 @@ class Queues:
     async def _convert_bodies(
         self, connection: Connection, messages: builtins.list[Message[Any]], body_type: Any
     ) -> builtins.list[Message[Any]]:
-        """Convert all bodies. If one cannot be converted, make the other messages visible at once."""
+        """Convert the bodies of all messages. If one conversion fails, make the other messages visible."""
         try:
             return [convert_body_to_type(message, body_type) for message in messages]
         except MessageBodyError as error:

@@ -18,7 +18,7 @@ from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import get_services
-from holdfast.worker.metrics import CONTENT_TYPE
+from holdfast.worker.metrics import METRICS_CONTENT_TYPE
 from holdfast.worker.prometheus import Counter, MetricRegistry
 
 
@@ -42,7 +42,7 @@ async def get_prometheus_metrics(request: Request) -> Response:
         queue_rows = await queues.list_task_queues(connection)
         totals = await overview.metrics(connection)
     registry = MetricRegistry(_build_gauges(queue_rows, totals, services.event_hub.subscription_count))
-    return Response(registry.format_text() + services.metrics.format_text(), media_type=CONTENT_TYPE)
+    return Response(registry.format_text() + services.metrics.format_text(), media_type=METRICS_CONTENT_TYPE)
 
 
 def _build_gauges(

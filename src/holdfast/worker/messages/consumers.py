@@ -79,14 +79,14 @@ class ConsumerLoop(BackgroundService):
             self._running or self._outcomes or self._outcomes_in_flight or self._dead_letter_callbacks
         )
 
-    def deliveries(self) -> list[Delivery]:
+    def list_deliveries(self) -> list[Delivery]:
         return list(self._running.values())
 
-    def check_now(self) -> None:
+    def wake_up(self) -> None:
         self._wakeup.set()
 
-    def wake(self) -> None:
-        """Read soon, because there may be messages."""
+    def read_now(self) -> None:
+        """Read messages at once, because there may be new messages."""
         self._next_read_at = 0.0
         self._wakeup.set()
 
@@ -96,8 +96,8 @@ class ConsumerLoop(BackgroundService):
             callback.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def prepare(self, connection: Connection) -> None:
-        """Create the queue if the consumer asks for it, and enable wakeups where possible."""
+    async def prepare_queue(self, connection: Connection) -> None:
+        """Create the queue if the consumer has create=True, and enable notifications of new messages."""
         queue = self.consumer.queue
         if self.consumer.create and not await queues.message_queue_exists(connection, queue):
             await queues.create_message_queue(connection, queue)
@@ -109,7 +109,7 @@ class ConsumerLoop(BackgroundService):
         try:
             async with self._database.connection() as connection:
                 if not self._prepared:
-                    await self.prepare(connection)
+                    await self.prepare_queue(connection)
                 await self._store_outcomes(connection)
                 slots = self._count_free_slots()
                 if slots and time.monotonic() >= self._next_read_at:
@@ -119,13 +119,13 @@ class ConsumerLoop(BackgroundService):
             raise
 
     async def process_one_message(self) -> int:
-        """Read one message, process it and store its outcome, without the loop.
+        """Read one message, process the message and store its outcome.
 
         Return the number of messages.
         """
         async with self._database.connection() as connection:
             if not self._prepared:
-                await self.prepare(connection)
+                await self.prepare_queue(connection)
             await self._read_messages(connection, 1)
             count = len(self._running) + len(self._outcomes)
             while self._running:
@@ -139,7 +139,7 @@ class ConsumerLoop(BackgroundService):
         return max(0, self.consumer.concurrency - len(self._running)) if self.reading else 0
 
     async def _wait_for_work(self) -> None:
-        """Wait until a round trip to the database is useful."""
+        """Wait until there are outcomes to store or messages to read."""
         while True:
             pause: float | None = None
             if self._outcomes:
@@ -170,13 +170,13 @@ class ConsumerLoop(BackgroundService):
         limits = [limit for limit in (self.consumer.max_reads, batch.max_reads) if limit is not None]
         limit = min(limits, default=None)
         deliveries = [self._create_delivery(message, limit, sent_at) for message in batch.messages]
-        accepted = [delivery for delivery in deliveries if self._check_read_limit(delivery)]
+        accepted = [delivery for delivery in deliveries if self._is_within_read_limit(delivery)]
         self._visibility.hold_messages(accepted)  # before their functions start
         for delivery in accepted:
             self._start_delivery(delivery)
 
     def _poll_interval_s(self) -> float:
-        """Return how long to sleep after a read that returns no messages."""
+        """Return the seconds until the next read after a read without messages."""
         listens = self._inserts_notify and self._listener_works()
         interval_s = POLL_INTERVAL_WITH_LISTENER_S if listens else POLL_INTERVAL_WITHOUT_LISTENER_S
         if self._empty_reads < len(POLL_DELAYS_BEFORE_SLEEP_S):
@@ -184,7 +184,7 @@ class ConsumerLoop(BackgroundService):
         return interval_s
 
     def _schedule_next_read(self, *, received: int, requested: int, due_s: float | None) -> None:
-        """Decide when to read again without a notification."""
+        """Set the time of the next read, in case no notification arrives before."""
         if received:
             self._empty_reads = 0
         if received == requested:
@@ -200,7 +200,7 @@ class ConsumerLoop(BackgroundService):
         assert message.receipt is not None  # noqa: S101  (a read always returns one)
         return Delivery(self.consumer, message, message.receipt, max_reads, sent_at, self._visibility)
 
-    def _check_read_limit(self, delivery: Delivery) -> bool:
+    def _is_within_read_limit(self, delivery: Delivery) -> bool:
         error = find_read_limit_error(delivery)
         if error is not None:
             self._add_outcome(delivery, MessageOutcome("dead_letter", error))
@@ -209,15 +209,15 @@ class ConsumerLoop(BackgroundService):
     def _start_delivery(self, delivery: Delivery) -> None:
         self._running[delivery.receipt] = delivery
         delivery.runner = asyncio.create_task(
-            self._run_delivery(delivery), name=f"message {delivery.message.id}"
+            self._process_delivery(delivery), name=f"message {delivery.message.id}"
         )
         delivery.runner.add_done_callback(lambda _: self._remove_delivery(delivery))
 
     def _remove_delivery(self, delivery: Delivery) -> None:
         self._running.pop(delivery.receipt, None)
-        self.check_now()
+        self.wake_up()
 
-    async def _run_delivery(self, delivery: Delivery) -> None:
+    async def _process_delivery(self, delivery: Delivery) -> None:
         message = delivery.message
         fields = {
             "queue": message.queue,
@@ -250,7 +250,7 @@ class ConsumerLoop(BackgroundService):
         self._add_outcome(delivery, outcome)
 
     def _build_stop_outcome(self, delivery: Delivery) -> MessageOutcome | None:
-        """Return a message of a stopping worker at once.
+        """Build the outcome of a stopped delivery, or None if the visibility timeout decides.
 
         A thread that has locked the row goes on; then the visibility timeout decides.
         """
@@ -262,10 +262,13 @@ class ConsumerLoop(BackgroundService):
         if not self._outcomes:
             self._oldest_outcome_at = time.monotonic()
         self._outcomes.append((delivery, outcome))
-        self.check_now()
+        self.wake_up()
 
     async def _store_outcomes(self, connection: Connection) -> None:
-        """Store the outcomes. Storing one twice does no harm, so outcomes stay until a call succeeds."""
+        """Store the outcomes of processed messages. Outcomes stay in memory until a call succeeds.
+
+        Storing an outcome twice does no harm.
+        """
         outcomes, self._outcomes = self._outcomes, []
         groups: dict[MessageOutcome, list[Delivery]] = {}
         for delivery, outcome in outcomes:
@@ -273,14 +276,14 @@ class ConsumerLoop(BackgroundService):
         self._outcomes_in_flight = len(outcomes)
         try:
             for outcome in list(groups):
-                await self._store_group(connection, outcome, groups[outcome])
+                await self._store_outcome_group(connection, outcome, groups[outcome])
                 del groups[outcome]
         finally:
             unsent = [(delivery, outcome) for outcome, group in groups.items() for delivery in group]
             self._outcomes = unsent + self._outcomes
             self._outcomes_in_flight = 0
 
-    async def _store_group(
+    async def _store_outcome_group(
         self, connection: Connection, outcome: MessageOutcome, deliveries: list[Delivery]
     ) -> None:
         receipts = [delivery.receipt for delivery in deliveries]
@@ -303,12 +306,14 @@ class ConsumerLoop(BackgroundService):
         if self.consumer.on_dead is None:
             return
         callback = asyncio.create_task(
-            self._call_on_dead(self.consumer.on_dead, replace(message, lease=None), error)
+            self._call_dead_letter_callback(self.consumer.on_dead, replace(message, lease=None), error)
         )
         self._dead_letter_callbacks.add(callback)
         callback.add_done_callback(self._dead_letter_callbacks.discard)
 
-    async def _call_on_dead(self, on_dead: Callable[..., object], message: Message[Any], error: str) -> None:
+    async def _call_dead_letter_callback(
+        self, on_dead: Callable[..., object], message: Message[Any], error: str
+    ) -> None:
         try:
             await call_function(on_dead, message, error, threads=self._threads)
         except Exception:
@@ -318,7 +323,7 @@ class ConsumerLoop(BackgroundService):
 async def _store_outcome(
     connection: Connection, queue: str, outcome: MessageOutcome, receipts: Sequence[str]
 ) -> tuple[set[int], set[int]]:
-    """Return the ids that are dead letters now, and all ids whose outcome was accepted."""
+    """Store one outcome of several messages. Return the ids of dead letters, and all accepted ids."""
     if outcome.kind == "archive" or outcome.kind == "delete":  # noqa: PLR1714  (narrows the type)
         return set(), await consuming.finish_messages(connection, queue, outcome.kind, receipts)
     if outcome.kind == "delay":
@@ -337,7 +342,7 @@ class ConsumerLoops:
         self, database: Database, consumers: Sequence[AnyConsumer], listener_works: Callable[[], bool]
     ) -> None:
         self._database = database
-        self.visibility = VisibilityKeeper(self.deliveries)
+        self.visibility = VisibilityKeeper(self.list_deliveries)
         self._loops = [
             ConsumerLoop(database, consumer, listener_works, self.visibility) for consumer in consumers
         ]
@@ -345,12 +350,15 @@ class ConsumerLoops:
     def __len__(self) -> int:
         return len(self._loops)
 
-    async def prepare(self) -> None:
-        """Prepare every queue. Raises NotFoundError for a missing queue of a consumer without create=True."""
+    async def prepare_queues(self) -> None:
+        """Prepare the queues of all consumers. Raise NotFoundError if a queue does not exist.
+
+        Consumers with create=True create their missing queues.
+        """
         if self._loops:
             async with self._database.connection() as connection:
                 for loop in self._loops:
-                    await loop.prepare(connection)
+                    await loop.prepare_queue(connection)
 
     def start(self) -> None:
         for loop in self._loops:
@@ -364,25 +372,25 @@ class ConsumerLoops:
     def is_busy(self) -> bool:
         return any(loop.is_busy for loop in self._loops)
 
-    def deliveries(self) -> list[Delivery]:
-        return [delivery for loop in self._loops for delivery in loop.deliveries()]
+    def list_deliveries(self) -> list[Delivery]:
+        return [delivery for loop in self._loops for delivery in loop.list_deliveries()]
 
-    def wake(self, queue: str) -> None:
-        """Wake the loops of a queue, or all loops when the queue is empty."""
+    def wake_queue(self, queue: str) -> None:
+        """Wake the consumers of a queue, or all consumers if `queue` is ""."""
         for loop in self._loops:
             if queue in {"", loop.consumer.queue.lower()}:
-                loop.wake()
+                loop.read_now()
 
     def stop_reading(self) -> None:
         for loop in self._loops:
             loop.reading = False
 
-    def check_now(self) -> None:
+    def wake_up(self) -> None:
         for loop in self._loops:
-            loop.check_now()
+            loop.wake_up()
 
-    def release(self) -> None:
-        """Stop running deliveries. Their messages become visible at once."""
-        for delivery in self.deliveries():
+    def release_messages(self) -> None:
+        """Stop all running deliveries, and make their messages visible at once."""
+        for delivery in self.list_deliveries():
             if delivery.stop("released") and delivery.runner is not None:
                 delivery.runner.cancel("released")

@@ -19,7 +19,10 @@ from holdfast.worker.attempts import LEASE_SAFETY_SHARE
 
 @dataclass(frozen=True)
 class MessageOutcome:
-    """What to do with a processed message. The database refuses it when another reader has the message."""
+    """The action for a processed message: archive, delete, delay, fail or move to dead letters.
+
+    The database refuses the action when another reader has the message.
+    """
 
     kind: Literal["archive", "delete", "fail", "dead_letter", "delay"]
     error: str = ""
@@ -35,7 +38,7 @@ class MessageVisibility(Protocol):
 
 
 class NoVisibilityRenewal:
-    """Renews nothing, for tests whose functions return long before the visibility timeout."""
+    """Does not renew visibility. Tests use it for functions that return quickly."""
 
     def hold_messages(self, deliveries: Sequence[Delivery]) -> None: ...
     def drop_messages(self, deliveries: Sequence[Delivery]) -> None: ...
@@ -47,7 +50,10 @@ _numbers = itertools.count(1)
 
 @dataclass(eq=False)
 class Delivery:
-    """One message that a consumer processes. Implements `message.done` and `message.check`."""
+    """One message that a consumer of this worker processes.
+
+    Implements `message.done` and `message.check`.
+    """
 
     consumer: Consumer[Any]
     message: Message[Any]
@@ -64,7 +70,7 @@ class Delivery:
     ended: bool = False
 
     @property
-    def must_stop_at(self) -> float:
+    def lease_safe_until(self) -> float:
         return self.renewed_at + self.consumer.vt.total_seconds() * (1 - LEASE_SAFETY_SHARE)
 
     @property
@@ -73,7 +79,7 @@ class Delivery:
         return not (self.finishing or self.ended or self.stop_reason is not None)
 
     def stop(self, reason: str) -> bool:
-        """Mark the delivery as stopped.
+        """Mark the delivery as stopped. Return False if the delivery was stopped or ended before.
 
         Plain functions notice at their next `check`. False when it has ended.
         """
@@ -97,9 +103,9 @@ class Delivery:
             raise
         if isinstance(result, caller_connection.CompletedAwaitable):
             return result
-        return self._await_finish(result)
+        return self._await_finish_statement(result)
 
-    async def _await_finish(self, result: Awaitable[None]) -> None:
+    async def _await_finish_statement(self, result: Awaitable[None]) -> None:
         try:
             await result
         except BaseException:

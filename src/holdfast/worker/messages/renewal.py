@@ -24,16 +24,19 @@ from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.heartbeat_protocol import LeasedMessage, MessageRenewals, decode_message_numbers
 
-TICK_S = 0.1
+MESSAGE_RENEWAL_CHECK_INTERVAL_S = 0.1
 RENEW_AFTER_VT_SHARE = 0.25
-BATCH_LOCK_TIMEOUT = timedelta(milliseconds=500)
-SINGLE_LOCK_TIMEOUT = timedelta(milliseconds=50)
-IDLE_CONNECTION_S = 30.0
-WORKER_LOST = "WorkerLost: The worker process ended while it processed the message."
+MESSAGE_BATCH_LOCK_TIMEOUT = timedelta(milliseconds=500)
+SINGLE_MESSAGE_LOCK_TIMEOUT = timedelta(milliseconds=50)
+MAX_IDLE_CONNECTION_S = 30.0
+WORKER_LOST_ERROR_TEXT = "WorkerLost: The worker process ended while it processed the message."
 
 
 class MessageRenewer:
-    """Renews the messages of one worker. `worker_runs` returns False while the worker process is stopped."""
+    """Renews the visibility of the messages that one worker processes.
+
+    `worker_runs` returns False while the worker process is stopped.
+    """
 
     def __init__(self, send: Callable[[bytes, bytes], None], worker_runs: Callable[[], bool]) -> None:
         self._send = send
@@ -45,7 +48,7 @@ class MessageRenewer:
         self._dropped_in_flight: list[int] = []
         self._wakeup = asyncio.Event()
 
-    def hold(self, body: bytes) -> None:
+    def handle_hold_frame(self, body: bytes) -> None:
         for message in msgspec.msgpack.decode(body, type=list[LeasedMessage]):
             self._messages[message.number] = message
             self._renewed_at[message.number] = message.read_at
@@ -54,7 +57,7 @@ class MessageRenewer:
             )
         self._wakeup.set()
 
-    def drop(self, body: bytes) -> None:
+    def handle_drop_frame(self, body: bytes) -> None:
         numbers = decode_message_numbers(body)
         for number in numbers:
             self._messages.pop(number, None)
@@ -62,10 +65,10 @@ class MessageRenewer:
         self._dropped_in_flight += [number for number in numbers if number in self._in_flight]
         confirmed = [number for number in numbers if number not in self._in_flight]
         if confirmed:
-            self._report(MessageRenewals(sent_at=0.0, dropped=confirmed))
+            self._send_renewals(MessageRenewals(sent_at=0.0, dropped=confirmed))
 
-    def take_all(self) -> list[LeasedMessage]:
-        """Return all messages and stop renewing them."""
+    def take_all_messages(self) -> list[LeasedMessage]:
+        """Remove and return all messages, so that their visibility is not renewed any more."""
         messages = list(self._messages.values())
         self._messages.clear()
         self._renewed_at.clear()
@@ -78,9 +81,9 @@ class MessageRenewer:
                     async with open_connection(url, settings) as connection:
                         await self._renew_until_idle(connection)
                 except HoldfastError as error:
-                    self._send(protocol.DATABASE_PROBLEM, str(error).encode())
+                    self._send(protocol.DATABASE_PROBLEM_FRAME, str(error).encode())
                 except Exception as error:  # renewing must go on after any error
-                    self._send(protocol.DATABASE_PROBLEM, f"{type(error).__name__}: {error}".encode())
+                    self._send(protocol.DATABASE_PROBLEM_FRAME, f"{type(error).__name__}: {error}".encode())
             await self._wait_for_messages()
 
     async def _wait_for_messages(self) -> None:
@@ -88,21 +91,21 @@ class MessageRenewer:
         if not self._messages:
             self._wakeup.clear()
             await self._wakeup.wait()
-        await asyncio.sleep(TICK_S)
+        await asyncio.sleep(MESSAGE_RENEWAL_CHECK_INTERVAL_S)
 
     async def _renew_until_idle(self, connection: Connection) -> None:
         used_at = time.monotonic()
-        while time.monotonic() < used_at + IDLE_CONNECTION_S:
+        while time.monotonic() < used_at + MAX_IDLE_CONNECTION_S:
             for (queue, vt_s), messages in self._find_due_messages().items():
                 used_at = time.monotonic()
                 expires_at = min(self._renewed_at[m.number] for m in messages) + vt_s
-                request = self._renew(connection, queue, timedelta(seconds=vt_s), messages)
+                request = self._renew_messages(connection, queue, timedelta(seconds=vt_s), messages)
                 async with asyncio.timeout(max(0.5, expires_at - used_at)):
                     await request
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(MESSAGE_RENEWAL_CHECK_INTERVAL_S)
 
     def _find_due_messages(self) -> dict[tuple[str, float], list[LeasedMessage]]:
-        """Return all messages of each queue and visibility timeout that has at least one message to renew."""
+        """Group messages by queue and visibility timeout. Return groups with a renewal that is due."""
         now = time.monotonic()
         if now < self._next_renewal_at or not self._worker_runs():
             return {}
@@ -116,15 +119,15 @@ class MessageRenewer:
         self._next_renewal_at = min(due_at.values(), default=float("inf"))
         return {group: messages for group, messages in groups.items() if now >= due_at[group]}
 
-    async def _renew(
+    async def _renew_messages(
         self, connection: Connection, queue: str, vt: timedelta, messages: list[LeasedMessage]
     ) -> None:
-        """Renew all in one statement, or one by one when a user's transaction has locked one of them."""
-        if not await self._extend(connection, queue, vt, messages, BATCH_LOCK_TIMEOUT):
+        """Renew messages in one statement, or one by one if a transaction has locked a message."""
+        if not await self._extend_visibility(connection, queue, vt, messages, MESSAGE_BATCH_LOCK_TIMEOUT):
             for message in messages:
-                await self._extend(connection, queue, vt, [message], SINGLE_LOCK_TIMEOUT)
+                await self._extend_visibility(connection, queue, vt, [message], SINGLE_MESSAGE_LOCK_TIMEOUT)
 
-    async def _extend(
+    async def _extend_visibility(
         self,
         connection: Connection,
         queue: str,
@@ -149,7 +152,7 @@ class MessageRenewer:
             self._in_flight = set()
             dropped, self._dropped_in_flight = self._dropped_in_flight, []
             if dropped:
-                self._report(MessageRenewals(sent_at=sent_at, dropped=dropped))
+                self._send_renewals(MessageRenewals(sent_at=sent_at, dropped=dropped))
         if renewed_ids is None:
             return False
         self._apply_renewal(requested, renewed_ids, sent_at)
@@ -163,14 +166,14 @@ class MessageRenewer:
         for number in lost:
             del self._messages[number], self._renewed_at[number]
         if current:
-            self._report(MessageRenewals(sent_at=sent_at, renewed=renewed, lost=lost))
+            self._send_renewals(MessageRenewals(sent_at=sent_at, renewed=renewed, lost=lost))
 
-    def _report(self, renewals: MessageRenewals) -> None:
-        self._send(protocol.MESSAGES_RENEWED, msgspec.msgpack.encode(renewals))
+    def _send_renewals(self, renewals: MessageRenewals) -> None:
+        self._send(protocol.MESSAGES_RENEWED_FRAME, msgspec.msgpack.encode(renewals))
 
 
 async def return_messages(connection: Connection, messages: list[LeasedMessage], *, released: bool) -> None:
-    """Return the messages of a dead worker.
+    """Make the messages of a dead worker available to other readers.
 
     A released message is visible at once. Otherwise it is delayed as after a failure, because it may have
     killed the worker.
@@ -181,4 +184,4 @@ async def return_messages(connection: Connection, messages: list[LeasedMessage],
             if released:
                 await consuming.hide_messages(connection, queue, receipts, timedelta(0))
             else:
-                await consuming.retry_messages(connection, queue, receipts, WORKER_LOST)
+                await consuming.retry_messages(connection, queue, receipts, WORKER_LOST_ERROR_TEXT)

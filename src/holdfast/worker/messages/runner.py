@@ -27,7 +27,7 @@ DEFAULT_RATE_LIMIT_DELAY = timedelta(seconds=30)
 
 
 def find_read_limit_error(delivery: Delivery) -> str | None:
-    """Return an error when the message was read more often than allowed, else None."""
+    """Return an error text if the message was read more often than allowed, else None."""
     limit = delivery.max_reads
     if limit is not None and delivery.message.reads > limit:
         return (
@@ -43,7 +43,10 @@ def convert_message_body(delivery: Delivery) -> Message[Any]:
 
 
 async def run_consumer(delivery: Delivery, threads: ThreadPool) -> MessageOutcome:
-    """Run the consumer's function. Raises only CancelledError, when the worker has stopped the delivery."""
+    """Run the consumer's function and return the outcome. Raises only CancelledError.
+
+    CancelledError means that the worker has stopped the delivery.
+    """
     consumer = delivery.consumer
     try:
         message = convert_message_body(delivery)

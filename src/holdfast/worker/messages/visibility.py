@@ -25,7 +25,7 @@ DROP_TIMEOUT_S = 1.0  # longer than a renewal waits for a row; a dead process ha
 
 
 class VisibilityKeeper:
-    """Passes messages to the heartbeat process and stops the functions of lost messages."""
+    """Sends messages to the heartbeat process, and stops consumers whose messages are lost."""
 
     def __init__(self, deliveries: Callable[[], list[Delivery]]) -> None:
         self._deliveries = deliveries
@@ -35,22 +35,26 @@ class VisibilityKeeper:
 
     # From the worker's loop, and from user code
 
-    def hold(self, deliveries: Sequence[Delivery]) -> None:
+    def hold_messages(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
             self.send(_encode_messages(deliveries))
 
-    def drop(self, deliveries: Sequence[Delivery]) -> None:
+    def drop_messages(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
             self.send(
                 encode_frame(
-                    protocol.DROP_MESSAGES, encode_message_numbers(delivery.number for delivery in deliveries)
+                    protocol.DROP_MESSAGES_FRAME,
+                    encode_message_numbers(delivery.number for delivery in deliveries),
                 )
             )
 
-    async def drop_and_wait(self, delivery: Delivery) -> None:
-        """Drop a message and wait until no renewal is in flight that would undo a shorter delay."""
+    async def drop_message_and_wait(self, delivery: Delivery) -> None:
+        """Stop renewing a message, and wait until no renewal of the message is in flight.
+
+        A renewal in flight would undo a shorter delay.
+        """
         confirmed = self._drops_in_progress[delivery.number] = asyncio.Event()
-        self.drop([delivery])
+        self.drop_messages([delivery])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DROP_TIMEOUT_S):
                 await confirmed.wait()
@@ -78,22 +82,22 @@ class VisibilityKeeper:
                     deliveries[number].renewed_at = renewals.sent_at
             for number in renewals.lost:
                 if number in deliveries:
-                    self._stop(deliveries[number], "another reader received it, or it was deleted")
+                    self._stop_delivery(deliveries[number], "another reader received it, or it was deleted")
 
     def _confirm_drops(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             if number in self._drops_in_progress:
                 self._drops_in_progress[number].set()
 
-    def stop_unrenewed(self, now: float) -> None:
+    def stop_unrenewed_deliveries(self, now: float) -> None:
         for delivery in self._deliveries():
-            if delivery.needs_renewal and now >= delivery.must_stop_at:
-                self._stop(delivery, "its visibility was not renewed in time")
+            if delivery.needs_renewal and now >= delivery.lease_safe_until:
+                self._stop_delivery(delivery, "its visibility was not renewed in time")
 
-    def _stop(self, delivery: Delivery, reason: str) -> None:
+    def _stop_delivery(self, delivery: Delivery, reason: str) -> None:
         if delivery.finishing or not delivery.stop(reason):
             return
-        self.drop([delivery])
+        self.drop_messages([delivery])
         telemetry.emit("message.lease_lost", queue=delivery.message.queue, message=delivery.message.id)
         loop, runner = self.worker_loop, delivery.runner
         if loop is not None and runner is not None and not loop.is_closed():
@@ -105,4 +109,4 @@ def _encode_messages(deliveries: Sequence[Delivery]) -> bytes:
         LeasedMessage(d.number, d.message.queue, d.receipt, d.consumer.vt.total_seconds(), d.renewed_at)
         for d in deliveries
     ]
-    return encode_frame(protocol.HOLD_MESSAGES, msgspec.msgpack.encode(messages))
+    return encode_frame(protocol.HOLD_MESSAGES_FRAME, msgspec.msgpack.encode(messages))
