@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from api_clients import make_token, serve_app
 from chromium import CHROMIUM_OPTIONS, find_chromium
-from cutting import Tunnel, tunnel
+from cutting import AbortableProxy, run_abortable_proxy
 from playwright.async_api import Page, async_playwright
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -81,13 +81,13 @@ async def serve_page(_: Request) -> HTMLResponse:
 
 
 @pytest.fixture
-async def connection(db: Database, api_settings: Settings) -> AsyncGenerator[Tunnel]:
+async def connection(db: Database, api_settings: Settings) -> AsyncGenerator[AbortableProxy]:
     gates.clear()
     app = create_app(api_settings, database=db, job_types=[letter_job], routes=[Route("/", serve_page)])
     stop = asyncio.Event()
     worker = WorkerRuntime(db, {type_letter.name: type_letter})
     running = asyncio.create_task(worker.run(stop))
-    async with serve_app(app) as base, tunnel(base) as created:
+    async with serve_app(app) as base, run_abortable_proxy(base) as created:
         yield created
     for gate in gates.values():
         gate.set()
@@ -116,7 +116,7 @@ async def wait_for_message(page: Page, text: str) -> None:
 
 @pytest.mark.timeout(240)
 async def test_a_page_starts_watches_cancels_and_downloads_across_lost_connections(
-    connection: Tunnel, page: Page, conn: Connection, tmp_path: Path
+    connection: AbortableProxy, page: Page, conn: Connection, tmp_path: Path
 ) -> None:
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -125,7 +125,7 @@ async def test_a_page_starts_watches_cancels_and_downloads_across_lost_connectio
     await page.click("#send")
     open_gate(1)
     await wait_for_message(page, "line 1")
-    connection.cut()
+    connection.abort_connections()
     open_gate(2)  # happens while no client is connected
     done = "select count(*) from holdfast.events where body ->> 'message' = 'line 2'"
     await wait_until(lambda: conn.fetchval(done))
@@ -135,7 +135,7 @@ async def test_a_page_starts_watches_cancels_and_downloads_across_lost_connectio
     assert [event for event, _ in events].count("snapshot") == 1
     open_gate(4)
     await wait_for_message(page, "line 4")
-    connection.cut()
+    connection.abort_connections()
     open_gate(5)
     await page.wait_for_function("() => state.textContent === 'done: succeeded'", timeout=60_000)
     events = await page.evaluate("window.received")

@@ -52,7 +52,7 @@ def test_start_and_stop_can_be_repeated(here: EmbeddedTestHome) -> None:
     pid = here.find_postmaster_pid()
     assert pid is not None
     assert run(here, "stop").stdout == "Stopped.\n"
-    assert here.gone()
+    assert here.has_no_processes()
     again = run(here, "stop")
     assert (again.returncode, again.stdout) == (0, "The embedded server was not running.\n")
 
@@ -102,7 +102,7 @@ def test_psql_uses_the_configured_url(here: EmbeddedTestHome) -> None:
 def test_status_of_stopped_running_and_external_server(here: EmbeddedTestHome) -> None:
     stopped = json.loads(run(here, "status", "--json").stdout)
     assert stopped == {"state": "stopped", "folder": str(here.folder)}
-    assert here.gone()
+    assert here.has_no_processes()
     with embedded.start_permanent_server(here.settings) as server:
         running = json.loads(run(here, "status", "--json").stdout)
         assert running["state"] == "running"
@@ -159,5 +159,5 @@ def test_server_started_by_url_stops_by_itself(here: EmbeddedTestHome) -> None:
     linger = here.home.linger
     assert linger.exists()
     os.utime(linger, (0, 0))  # as if the half minute were over
-    wait_until(here.gone)
+    wait_until(here.has_no_processes)
     assert not [pid for pid, _, words in supervisor.iterate_processes() if str(here.folder) in words]

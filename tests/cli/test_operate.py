@@ -155,7 +155,7 @@ def test_batch_is_listed_watched_and_cancelled(shell: Shell) -> None:
     assert "This cancels 2 jobs" in shell("batch", "cancel", batch, "--dry-run")
     assert shell("batch", "cancel", batch, "--yes") == "Cancelled 2 jobs.\n"
     shell.query(lambda c: jobs.close_batch(c, UUID(batch)))
-    assert "3 of 3 jobs ended, 1 failed" in shell.both("batch", "watch", batch, code=1)[0]
+    assert "3 of 3 jobs ended, 1 failed" in shell.run_for_outputs("batch", "watch", batch, code=1)[0]
     assert "does not exist" in shell("batch", "show", str(UUID(int=5)), code=3)
     assert "is not a batch id" in shell("batch", "show", "x", code=2)
 

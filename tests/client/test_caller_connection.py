@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.db import connections, transaction
-from transactions import TRANSACTION_FACTORIES, configure_django, with_driver
+from transactions import TRANSACTION_FACTORIES, configure_django, set_url_driver
 
 from holdfast import Client, task
 from holdfast.engine.connection import Connection
@@ -110,7 +110,7 @@ async def test_a_synchronous_connection_needs_no_await(client: Client, url: Secr
 
 
 async def test_autocommit_connections_are_refused(client: Client, url: Secret, conn: Connection) -> None:
-    engine = sqlalchemy.create_engine(with_driver(url.reveal(), "psycopg"), isolation_level="AUTOCOMMIT")
+    engine = sqlalchemy.create_engine(set_url_driver(url.reveal(), "psycopg"), isolation_level="AUTOCOMMIT")
     with psycopg.connect(url.reveal(), autocommit=True) as plain, engine.connect() as alchemy:
         for on in (conn, plain, alchemy):
             call = work(1)

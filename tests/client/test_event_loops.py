@@ -81,11 +81,11 @@ def test_async_and_blocking_calls_at_the_same_time(client: Client, url: Secret) 
         assert handle.get().status == "queued"
         return handle.id
 
-    async def mix() -> list[UUID]:
+    async def submit_async_and_blocking() -> list[UUID]:
         plain = [asyncio.to_thread(submit_blocking, n) for n in range(10)]
         return await asyncio.gather(*plain, *(submit_and_get(client, n) for n in range(5)))
 
-    assert len(set(asyncio.run(mix()))) == 15
+    assert len(set(asyncio.run(submit_async_and_blocking()))) == 15
     assert client.blocking.get(client.blocking.submit(double(1)).id).status == "queued"
     client.blocking.close()
     wait_for_connections(url, 0)

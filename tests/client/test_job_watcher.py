@@ -48,9 +48,7 @@ async def running_worker(db: Database) -> AsyncGenerator[None]:
 
 
 @pytest.fixture
-async def only_notifications(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Awaitable[None]]:
+async def disable_polling(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
     """From now on only an announcement can bring news before the test times out."""
 
     async def ready() -> None:
@@ -67,9 +65,9 @@ async def only_notifications(
 
 @pytest.mark.usefixtures("running_worker")
 async def test_a_result_arrives_by_notification(
-    client: Client, only_notifications: Callable[[], Awaitable[None]]
+    client: Client, disable_polling: Callable[[], Awaitable[None]]
 ) -> None:
-    await only_notifications()
+    await disable_polling()
     first = await client.submit(upper("x"))
     assert await first.result(within=WITHIN) == "X"
     several = await client.submit_many([upper(str(n)) for n in range(20)])
@@ -92,12 +90,12 @@ async def test_a_result_arrives_by_notification(
 )
 async def test_an_end_that_no_worker_reports_arrives_by_notification(
     client: Client,
-    only_notifications: Callable[[], Awaitable[None]],
+    disable_polling: Callable[[], Awaitable[None]],
     conn: Connection,
     clock: Clock,
     how: str,
 ) -> None:
-    await only_notifications()
+    await disable_polling()
     body: dict[str, Any] = {"type": "never", "queue": "elsewhere"}
     if how == "expire":
         body["expires_at"] = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
@@ -122,9 +120,9 @@ async def test_an_end_that_no_worker_reports_arrives_by_notification(
 @pytest.mark.usefixtures("running_worker")
 @pytest.mark.parametrize("how", ["exchange", "claim_tasks", "limited"])
 async def test_the_start_of_a_job_arrives_by_notification(
-    client: Client, only_notifications: Callable[[], Awaitable[None]], conn: Connection, how: str
+    client: Client, disable_polling: Callable[[], Awaitable[None]], conn: Connection, how: str
 ) -> None:
-    await only_notifications()
+    await disable_polling()
     if how == "limited":
         await conn.execute("select holdfast.put_limit('few', 'elsewhere', p_max_running => 1)")
     job = (await jobs.submit(conn, {"type": "never", "queue": "elsewhere"})).id
@@ -140,9 +138,9 @@ async def test_the_start_of_a_job_arrives_by_notification(
 
 @pytest.mark.usefixtures("running_worker")
 async def test_the_listener_reconnects(
-    client: Client, only_notifications: Callable[[], Awaitable[None]], conn: Connection
+    client: Client, disable_polling: Callable[[], Awaitable[None]], conn: Connection
 ) -> None:
-    await only_notifications()
+    await disable_polling()
     watcher = await client._connections.open_watcher()
     await conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity "

@@ -90,7 +90,7 @@ def test_a_second_start_shares_the_server(here: EmbeddedTestHome) -> None:
 
 
 def test_ten_processes_start_one_server(fresh: EmbeddedTestHome) -> None:
-    users = [fresh.user() for _ in range(10)]
+    users = [fresh.start_user() for _ in range(10)]
     urls = {read_printed_url(user).reveal() for user in users}
     assert len(urls) == 1
     assert accepts_connections(Secret(urls.pop()))
@@ -101,12 +101,12 @@ def test_ten_processes_start_one_server(fresh: EmbeddedTestHome) -> None:
 
 
 def test_it_stops_when_the_last_user_is_gone(here: EmbeddedTestHome) -> None:
-    first, url = here.ready_user()
-    second, _ = here.ready_user()
+    first, url = here.start_ready_user()
+    second, _ = here.start_ready_user()
     end_user_process(first)
     assert accepts_connections(url)
     end_user_process(second)
-    wait_until(here.gone)
+    wait_until(here.has_no_processes)
     assert "the last user is gone" in here.home.log.read_text()
     assert "database system is shut down" in here.home.log.read_text()
 
@@ -141,12 +141,12 @@ sys.stdin.read()
     assert parent.stdout is not None
     url = Secret(parent.stdout.readline().strip())
     assert parent.wait() == 0
-    stays_up(here)
+    assert_server_stays_up(here)
     assert accepts_connections(url)
     parent.communicate()
 
 
-def stays_up(here: EmbeddedTestHome, seconds: float = 2.5) -> None:
+def assert_server_stays_up(here: EmbeddedTestHome, seconds: float = 2.5) -> None:
     """It is the same server all the time, for longer than it would stay without users."""
     pid = here.find_postmaster_pid()
     assert pid is not None
@@ -158,28 +158,28 @@ def stays_up(here: EmbeddedTestHome, seconds: float = 2.5) -> None:
 
 def test_kept_until_stopped(here: EmbeddedTestHome) -> None:
     embedded.start_permanent_server(here.settings).release()
-    stays_up(here)
+    assert_server_stays_up(here)
     running_server = embedded.find_running_server(here.settings)
     assert running_server is not None
     assert running_server.is_permanent
     running_server.release()
     assert embedded.stop_server(here.settings) is True
-    assert here.gone()
+    assert here.has_no_processes()
     assert embedded.stop_server(here.settings) is False
 
 
 def test_lingers_for_a_while(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         server.keep_running_for(timedelta(seconds=3))
-    stays_up(here, 2.5)
-    wait_until(here.gone)
+    assert_server_stays_up(here, 2.5)
+    wait_until(here.has_no_processes)
 
 
 def test_stop_does_not_ask_the_users(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         assert embedded.stop_server(here.settings) is True
         assert not accepts_connections(server.url)
-        assert here.gone()
+        assert here.has_no_processes()
         with embedded.start_server(here.settings) as again:
             assert again.url == server.url
             assert accepts_connections(server.url)
@@ -224,7 +224,7 @@ def test_find_starts_nothing(fresh: EmbeddedTestHome) -> None:
         running_server.release()
     embedded.stop_server(fresh.settings)
     assert embedded.find_running_server(fresh.settings) is None
-    assert fresh.gone()
+    assert fresh.has_no_processes()
 
 
 def test_locate_prefers_a_given_address(fresh: EmbeddedTestHome) -> None:
@@ -257,7 +257,7 @@ def test_events_tell_what_happened(fresh: EmbeddedTestHome) -> None:
     assert password.reveal() not in str(seen)
 
 
-AWKWARD = [
+AWKWARD_FOLDER_NAMES = [
     "with blank",
     'quote\'s "both"',
     "ünïcode-项目",
@@ -267,7 +267,9 @@ AWKWARD = [
 ]
 
 
-@pytest.mark.parametrize("name", AWKWARD, ids=["blank", "quotes", "unicode", "long", "shell", "bytes"])
+@pytest.mark.parametrize(
+    "name", AWKWARD_FOLDER_NAMES, ids=["blank", "quotes", "unicode", "long", "shell", "bytes"]
+)
 def test_awkward_folders_just_work(name: str) -> None:
     with temporary_home(name) as here:
         with embedded.start_server(here.settings) as server:

@@ -13,7 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from embedded_processes import USER, EmbeddedTestHome, accepts_connections, query, temporary_home, wait_until
+from embedded_processes import (
+    USER_PROCESS_CODE,
+    EmbeddedTestHome,
+    accepts_connections,
+    query,
+    temporary_home,
+    wait_until,
+)
 
 from holdfast import telemetry
 from holdfast.engine import embedded
@@ -37,17 +44,17 @@ def here() -> Generator[EmbeddedTestHome]:
 def stopped() -> Generator[EmbeddedTestHome]:
     """A home with a row in it, and no server; it has run here before."""
     with temporary_home(create=True) as new_place:
-        works(new_place.settings)
+        assert_server_works(new_place.settings)
         embedded.stop_server(new_place.settings)
         yield new_place
 
 
-def works(settings: Settings) -> None:
+def assert_server_works(settings: Settings) -> None:
     with embedded.start_server(settings) as server:
         assert query(server.url, "select id from seven") == [(7,)]
 
 
-def problem_of(settings: Settings) -> EmbeddedDatabaseError:
+def get_start_error(settings: Settings) -> EmbeddedDatabaseError:
     """The error of a start, which is one paragraph with a way out."""
     with pytest.raises(EmbeddedDatabaseError) as caught:
         embedded.start_server(settings)
@@ -72,7 +79,7 @@ def test_pid_file_that_names_a_living_stranger(stopped: EmbeddedTestHome) -> Non
     shutil.chown(pid_file, data_folder.owner(), data_folder.group())
     seen: list[object] = []
     with telemetry.subscription(lambda name, fields: seen.append((name, fields.get("what")))):
-        works(stopped.settings)
+        assert_server_works(stopped.settings)
     assert ("database.stale_state_removed", "stale postmaster.pid") in seen
     assert stranger.poll() is None
     stranger.communicate()
@@ -81,7 +88,7 @@ def test_pid_file_that_names_a_living_stranger(stopped: EmbeddedTestHome) -> Non
 @pytest.mark.parametrize("content", ["", "999999\n", "nonsense\n"])
 def test_pid_file_that_names_nobody(stopped: EmbeddedTestHome, content: str) -> None:
     (stopped.home.data_folder / "postmaster.pid").write_text(content)
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
 
 
 def test_a_port_that_someone_took(stopped: EmbeddedTestHome) -> None:
@@ -91,11 +98,11 @@ def test_a_port_that_someone_took(stopped: EmbeddedTestHome) -> None:
         someone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         someone.bind(("127.0.0.1", before))
         someone.listen()
-        works(stopped.settings)
+        assert_server_works(stopped.settings)
         assert stopped.home.port != before
     after = stopped.home.port
     embedded.stop_server(stopped.settings)
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
     assert stopped.home.port == after
 
 
@@ -109,7 +116,7 @@ def test_a_port_that_someone_takes_at_the_last_moment(
         someone.bind(("127.0.0.1", before))
         someone.listen()
         monkeypatch.setattr(home_module, "_is_port_free", lambda _: True)
-        works(stopped.settings)
+        assert_server_works(stopped.settings)
         assert stopped.home.port != before
 
 
@@ -133,28 +140,28 @@ def test_a_copy_that_lost_owner_and_mode(stopped: EmbeddedTestHome) -> None:
     subprocess.run(["cp", "-r", stopped.settings.home, copy.home], check=True)
     (copy.home / "postgres" / "data").chmod(0o755)
     (copy.home / "postgres").chmod(0o711)
-    works(copy)
+    assert_server_works(copy)
     embedded.stop_server(copy)
 
 
 def test_a_moved_home(stopped: EmbeddedTestHome) -> None:
     moved = replace(stopped.settings, home=stopped.settings.home.with_name("moved"))
     stopped.settings.home.rename(moved.home)
-    works(moved)
+    assert_server_works(moved)
     embedded.stop_server(moved)
 
 
 def test_a_lost_password(stopped: EmbeddedTestHome) -> None:
     before = stopped.home.password
     (stopped.folder / "password").unlink()
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
     assert stopped.home.password != before
 
 
 def test_a_password_lost_while_the_server_runs(stopped: EmbeddedTestHome) -> None:
     with embedded.start_permanent_server(stopped.settings):
         (stopped.folder / "password").unlink()
-        works(stopped.settings)
+        assert_server_works(stopped.settings)
         assert stopped.home.keep.exists()
 
 
@@ -162,7 +169,7 @@ def test_a_password_that_was_changed(stopped: EmbeddedTestHome) -> None:
     with embedded.start_server(stopped.settings) as server:
         query(server.url, "alter role holdfast password 'other'")
     embedded.stop_server(stopped.settings)
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
 
 
 def test_a_port_file_lost_while_the_server_runs(stopped: EmbeddedTestHome) -> None:
@@ -194,7 +201,7 @@ def test_half_made_folders_are_cleared_away(here: EmbeddedTestHome) -> None:
 def test_the_log_is_bounded(stopped: EmbeddedTestHome) -> None:
     with stopped.home.log.open("a") as log:
         log.write("x" * supervisor.MAX_LOG_BYTES)
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
     assert stopped.home.log.stat().st_size < supervisor.MAX_LOG_BYTES
     assert (stopped.folder / "server.log.1").exists()
     with stopped.home.log.open("a") as log, embedded.start_server(stopped.settings):
@@ -208,7 +215,7 @@ def test_the_log_is_bounded(stopped: EmbeddedTestHome) -> None:
 
 def test_a_folder_of_another_version(stopped: EmbeddedTestHome) -> None:
     (stopped.home.data_folder / "PG_VERSION").write_text("99\n")
-    problem = problem_of(stopped.settings)
+    problem = get_start_error(stopped.settings)
     assert "PostgreSQL 99 created" in problem.message
     have = binaries.choose_binaries(stopped.settings, None).version
     assert str(have) in problem.message
@@ -217,7 +224,7 @@ def test_a_folder_of_another_version(stopped: EmbeddedTestHome) -> None:
 
 def test_a_version_that_cannot_be_read(stopped: EmbeddedTestHome) -> None:
     (stopped.home.data_folder / "PG_VERSION").write_text("what\n")
-    assert "PG_VERSION" in problem_of(stopped.settings).message
+    assert "PG_VERSION" in get_start_error(stopped.settings).message
 
 
 def test_a_cluster_keeps_its_version(stopped: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,36 +232,36 @@ def test_a_cluster_keeps_its_version(stopped: EmbeddedTestHome, monkeypatch: pyt
     real = binaries.choose_binaries(stopped.settings, None)
     newer = replace(real, folder=Path("/nowhere"), version=real.version + 1)
     monkeypatch.setattr(binaries, "iterate_binaries", lambda _: iter([newer, real]))
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
 
 
 def test_a_folder_that_is_not_ours(here: EmbeddedTestHome) -> None:
     (here.folder / "data").mkdir(parents=True)
     (here.folder / "data" / "thesis.txt").write_text("all I have")
-    assert "is not a PostgreSQL data folder" in problem_of(here.settings).message
+    assert "is not a PostgreSQL data folder" in get_start_error(here.settings).message
     with pytest.raises(EmbeddedDatabaseError, match="is not a PostgreSQL data folder"):
         embedded.reset_server(here.settings)
     assert (here.folder / "data" / "thesis.txt").read_text() == "all I have"
 
 
 def test_a_folder_that_cannot_be_written(here: EmbeddedTestHome) -> None:
-    assert "/proc/" in problem_of(replace(here.settings, home=Path("/proc/holdfast"))).message
+    assert "/proc/" in get_start_error(replace(here.settings, home=Path("/proc/holdfast"))).message
 
 
 def test_a_home_that_is_a_file(here: EmbeddedTestHome) -> None:
     here.settings.home.write_text("")
-    assert str(here.settings.home) in problem_of(here.settings).message
+    assert str(here.settings.home) in get_start_error(here.settings).message
 
 
 def test_programs_that_are_not_there(here: EmbeddedTestHome) -> None:
     wrong = replace(here.settings, pg_bin=Path("/nowhere"))
-    assert "HOLDFAST_PG_BIN is /nowhere" in problem_of(wrong).message
+    assert "HOLDFAST_PG_BIN is /nowhere" in get_start_error(wrong).message
     assert not (here.folder / "data").exists()
 
 
 def test_nothing_to_start_with(here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "_list_candidates", lambda: iter(()))
-    fix = problem_of(replace(here.settings, pg_bin=None)).fix
+    fix = get_start_error(replace(here.settings, pg_bin=None)).fix
     assert fix is not None
     ways = fix.splitlines()[1:]
     assert len(ways) == 3
@@ -263,10 +270,10 @@ def test_nothing_to_start_with(here: EmbeddedTestHome, monkeypatch: pytest.Monke
     assert "DATABASE_URL=" in ways[2]
 
 
-def limited(settings: Settings, largest_file: int) -> str:
+def start_with_file_size_limit(settings: Settings, largest_file: int) -> str:
     """What a start says in a process that may not write files beyond a size, as on a disk that is full."""
     done = subprocess.run(
-        [sys.executable, "-c", USER, str(settings.home)],
+        [sys.executable, "-c", USER_PROCESS_CODE, str(settings.home)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -278,7 +285,7 @@ def limited(settings: Settings, largest_file: int) -> str:
 
 
 def test_no_room_to_make_a_cluster(here: EmbeddedTestHome) -> None:
-    output = limited(here.settings, 100_000)
+    output = start_with_file_size_limit(here.settings, 100_000)
     assert "initdb failed" in output
     assert not list(here.folder.glob("data*"))
     with embedded.start_server(here.settings) as server:
@@ -286,15 +293,15 @@ def test_no_room_to_make_a_cluster(here: EmbeddedTestHome) -> None:
 
 
 def test_no_room_to_start(stopped: EmbeddedTestHome) -> None:
-    output = limited(stopped.settings, 0)
+    output = start_with_file_size_limit(stopped.settings, 0)
     assert "EmbeddedDatabaseError" in output
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
 
 
 def test_a_setting_that_postgresql_does_not_know(stopped: EmbeddedTestHome) -> None:
     with pytest.raises(EmbeddedDatabaseError, match="no_such_setting"):
         embedded.start_server(stopped.settings, options={"no_such_setting": "1"})
-    works(stopped.settings)
+    assert_server_works(stopped.settings)
 
 
 # Root, whose server runs as nobody
@@ -322,7 +329,7 @@ def test_root_in_a_private_folder(private: EmbeddedTestHome) -> None:
         assert str(private.home.outside_data_folder) in private.home.location.read_text()
         assert private.home.outside_data_folder.stat().st_uid != 0
     embedded.stop_server(private.settings)
-    works(private.settings)
+    assert_server_works(private.settings)
     assert (private.settings.home.parent.stat().st_mode & 0o777) == 0o700
     outside = private.home.outside_data_folder
     embedded.reset_server(private.settings)
@@ -336,10 +343,10 @@ def test_root_moves_copies_and_deletes_a_private_home(private: EmbeddedTestHome)
         embedded.stop_server(private.settings)
     moved = replace(private.settings, home=private.settings.home.with_name("moved"))
     private.settings.home.rename(moved.home)
-    works(moved)
+    assert_server_works(moved)
     copied = replace(private.settings, home=private.settings.home.with_name("copied"))
     shutil.copytree(moved.home, copied.home)
-    assert "is a copy of" in problem_of(copied).message
+    assert "is a copy of" in get_start_error(copied).message
     shutil.rmtree(moved.home)
     with embedded.start_server(moved) as server:
         assert query(server.url, "select to_regclass('seven')") == [(None,)]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "chromium.sh"
+FIND_CHROMIUM_SCRIPT = Path(__file__).parents[2] / "scripts" / "chromium.sh"
 CHROMIUM_OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage"]  # the sandbox does not work as root
 
 
 @cache
 def find_chromium() -> str:
     arguments = [] if os.environ.get("CI") else ["--find"]
-    result = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    result = subprocess.run([FIND_CHROMIUM_SCRIPT, *arguments], capture_output=True, text=True, check=False)
     if result.returncode and arguments:
         pytest.skip("Chromium is not installed; run scripts/chromium.sh")
     assert result.returncode == 0, result.stderr

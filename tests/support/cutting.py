@@ -1,4 +1,4 @@
-"""A TCP proxy that can cut every connection through it, as a train in a tunnel does."""
+"""A TCP proxy that can abort every connection through it, as a lost network does."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 
-class Tunnel:
+class AbortableProxy:
     def __init__(self) -> None:
         self.url = ""
         self.cuts = 0
         self._open: set[asyncio.StreamWriter] = set()
         self._pipes: set[asyncio.Task[None]] = set()
 
-    def cut(self) -> None:
-        """End every connection at once, without a word."""
+    def abort_connections(self) -> None:
+        """Abort every connection at once."""
         self.cuts += 1
         for writer in list(self._open):
             writer.transport.abort()
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    async def forward_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int
+    ) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
         self._open |= {writer, far_writer}
         pipes = [
@@ -44,18 +46,18 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def tunnel(base: str) -> AsyncGenerator[Tunnel]:
-    created = Tunnel()
+async def run_abortable_proxy(base: str) -> AsyncGenerator[AbortableProxy]:
+    created = AbortableProxy()
     port = urlsplit(base).port
     assert port is not None
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await created.carry(reader, writer, port)
+    async def forward_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await created.forward_connection(reader, writer, port)
 
-    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    server = await asyncio.start_server(forward_connection, "127.0.0.1", 0)
     created.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield created
     finally:
         server.close()
-        created.cut()
+        created.abort_connections()

@@ -27,7 +27,7 @@ from holdfast.settings import Secret, Settings
 
 T = TypeVar("T")
 
-USER = """
+USER_PROCESS_CODE = """
 import sys
 from holdfast import settings
 from holdfast.engine import embedded
@@ -67,7 +67,7 @@ class EmbeddedTestHome:
             return None
         return supervisor.find_postmaster(str(home.data_folder), home.tag, home.data_folder.stat().st_uid)
 
-    def everything(self) -> list[int]:
+    def list_process_ids(self) -> list[int]:
         """Return the process ids of everything that runs for this home, except the tests."""
         home = self.home
         mine = {os.getpid(), *(child.pid for child in self.children)}
@@ -78,13 +78,13 @@ class EmbeddedTestHome:
             if pid not in mine and any(mark in word for mark in marks for word in words)
         ]
 
-    def gone(self) -> bool:
-        return not self.everything()
+    def has_no_processes(self) -> bool:
+        return not self.list_process_ids()
 
-    def user(self) -> subprocess.Popen[str]:
+    def start_user(self) -> subprocess.Popen[str]:
         """Start a process that uses the server until its input ends, or until it is killed."""
         child = subprocess.Popen(
-            [sys.executable, "-c", USER, str(self.settings.home)],
+            [sys.executable, "-c", USER_PROCESS_CODE, str(self.settings.home)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -93,8 +93,8 @@ class EmbeddedTestHome:
         self.children.append(child)
         return child
 
-    def ready_user(self) -> tuple[subprocess.Popen[str], Secret]:
-        child = self.user()
+    def start_ready_user(self) -> tuple[subprocess.Popen[str], Secret]:
+        child = self.start_user()
         return child, read_printed_url(child)
 
     def end_users(self) -> None:
@@ -157,10 +157,10 @@ def temporary_home(
         here.end_users()
         if not alone and here.folder.exists():
             embedded.stop_server(here.settings)
-        wait_until(here.gone)
+        wait_until(here.has_no_processes)
     finally:
         here.end_users()
-        kill_processes(*here.everything())
+        kill_processes(*here.list_process_ids())
         shutil.rmtree(top)
 
 

@@ -22,7 +22,7 @@ QUEUE = "q"
 
 
 class ManualWorker:
-    """A worker whose steps the test calls. It keeps its cursors between claims, as a real worker does."""
+    """A worker whose claims and outcomes the test triggers. It keeps its cursors between claims."""
 
     def __init__(self, conn: Connection, name: str = "hand", queues: Sequence[str] = (QUEUE,)) -> None:
         self.conn = conn

@@ -14,21 +14,21 @@ import pytest
 from holdfast.engine.connection import Connection
 
 COLUMNS = ["msg_id", "read_ct", "enqueued_at", "last_read_at", "vt", "message", "headers"]
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pgmq.md"
+PGMQ_DOCS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pgmq.md"
 
 
 def build_move_to_holdfast_sql() -> str:
     """Return the SQL of the documentation that moves queues from pgmq to Holdfast."""
-    return _block("```sql\n", "do $$")
+    return _find_code_block("```sql\n", "do $$")
 
 
 def build_move_to_pgmq_sql() -> str:
     """Return the SQL of the documentation that moves queue `x` back to pgmq."""
-    return _block("```text\n", "alter schema")
+    return _find_code_block("```text\n", "alter schema")
 
 
-def _block(fence: str, start: str) -> str:
-    text = PAGE.read_text(encoding="utf-8").partition(fence + start)[2]
+def _find_code_block(fence: str, start: str) -> str:
+    text = PGMQ_DOCS_PAGE.read_text(encoding="utf-8").partition(fence + start)[2]
     return start + text.partition("```")[0]
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from holdfast.settings import Secret
 
-FIND = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
+FIND_PGBOUNCER_SCRIPT = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
 
 
 def find_pgbouncer() -> str:
     """Return the path of PgBouncer. In CI it is downloaded; elsewhere the tests are skipped without it."""
     options = [] if os.environ.get("CI") else ["--find"]
-    process = subprocess.run([FIND, *options], capture_output=True, text=True, check=False)
+    process = subprocess.run([FIND_PGBOUNCER_SCRIPT, *options], capture_output=True, text=True, check=False)
     if process.returncode and options:
         pytest.skip("no PgBouncer here; scripts/pgbouncer.sh fetches it")
     assert process.returncode == 0, process.stderr

@@ -27,10 +27,10 @@ class Shell:
 
     def __call__(self, *words: str, code: int = 0) -> str:
         """Run a command and return its standard output, or its standard error if it is expected to fail."""
-        stdout, stderr = self.both(*words, code=code)
+        stdout, stderr = self.run_for_outputs(*words, code=code)
         return stdout if code == 0 else stderr
 
-    def both(self, *words: str, code: int = 0) -> tuple[str, str]:
+    def run_for_outputs(self, *words: str, code: int = 0) -> tuple[str, str]:
         """Run a command, check its exit code, and return standard output and standard error."""
         exit_code = run_command_line(["--database-url", self._url.reveal(), *words])
         stdout, stderr = self._captured.readouterr()
@@ -40,7 +40,9 @@ class Shell:
 
     def json(self, *words: str, code: int = 0) -> list[Any]:
         """Run a command with `--json` and return the objects that it prints."""
-        return [json.loads(line) for line in self.both(*words, "--json", code=code)[0].splitlines()]
+        return [
+            json.loads(line) for line in self.run_for_outputs(*words, "--json", code=code)[0].splitlines()
+        ]
 
     def query(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `work` with a connection to the test's database, without the command line."""

@@ -50,13 +50,13 @@ async def psycopg_autocommit_block(url: str, commit: bool) -> AsyncGenerator[Any
         yield connection
 
 
-def with_driver(url: str, driver: str) -> str:
+def set_url_driver(url: str, driver: str) -> str:
     return url.replace("postgresql://", f"postgresql+{driver}://")
 
 
 @asynccontextmanager
 async def sqlalchemy_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = sqlalchemy.create_engine(with_driver(url, "psycopg"))
+    engine = sqlalchemy.create_engine(set_url_driver(url, "psycopg"))
     with engine.connect() as connection:
         yield connection
         (connection.commit if commit else connection.rollback)()
@@ -65,7 +65,7 @@ async def sqlalchemy_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
 
 @asynccontextmanager
 async def sqlalchemy_session(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = sqlalchemy.create_engine(with_driver(url, "psycopg"))
+    engine = sqlalchemy.create_engine(set_url_driver(url, "psycopg"))
     with Session(engine) as session:
         yield session
         (session.commit if commit else session.rollback)()
@@ -74,7 +74,7 @@ async def sqlalchemy_session(url: str, commit: bool) -> AsyncGenerator[Any]:
 
 @asynccontextmanager
 async def sqlalchemy_async_session(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = create_async_engine(with_driver(url, "asyncpg"))
+    engine = create_async_engine(set_url_driver(url, "asyncpg"))
     async with AsyncSession(engine) as session:
         yield session
         await (session.commit() if commit else session.rollback())
@@ -83,7 +83,7 @@ async def sqlalchemy_async_session(url: str, commit: bool) -> AsyncGenerator[Any
 
 @asynccontextmanager
 async def sqlalchemy_async_connection(url: str, commit: bool) -> AsyncGenerator[Any]:
-    engine = create_async_engine(with_driver(url, "psycopg"))
+    engine = create_async_engine(set_url_driver(url, "psycopg"))
     async with engine.connect() as connection:
         yield connection
         await (connection.commit() if commit else connection.rollback())

@@ -14,8 +14,8 @@ APP = Path(__file__).with_name("recorder_app.py")
 
 
 @dataclass
-class Workers:
-    """Starts `holdfast worker` on the test's database; what tasks did is in `record`."""
+class WorkerProcesses:
+    """Worker processes on the test's database. Tasks append lines to the file `record`."""
 
     url: Secret
     folder: Path
@@ -37,13 +37,13 @@ class Workers:
         self.started.append(process)
         return process
 
-    def lines(self) -> list[list[str]]:
+    def read_record_lines(self) -> list[list[str]]:
         return [line.split() for line in self.record.read_text().splitlines()] if self.record.exists() else []
 
-    def seen(self, *words: object) -> bool:
-        """Whether a task wrote these words, whatever process it ran in."""
-        return any(line[1:] == [str(word) for word in words] for line in self.lines())
+    def has_recorded(self, *words: object) -> bool:
+        """Whether a task has appended a line with these words to the record."""
+        return any(line[1:] == [str(word) for word in words] for line in self.read_record_lines())
 
-    def allow(self, name: str) -> None:
-        """Let the tasks go on that wait for this name."""
+    def open_gate(self, name: str) -> None:
+        """Let tasks continue that wait for the gate `name`."""
         (self.folder / name).touch()

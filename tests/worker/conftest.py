@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.settings import Secret, Settings
 
 
 @pytest.fixture
-async def workers(url: Secret, tmp_path: Path) -> AsyncGenerator[Workers]:
-    workers = Workers(url, tmp_path)
+async def workers(url: Secret, tmp_path: Path) -> AsyncGenerator[WorkerProcesses]:
+    workers = WorkerProcesses(url, tmp_path)
     yield workers
     for process in workers.started:
         if process.returncode is None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from file_saving_app import PHASES, save_files
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.engine.connection import Connection
@@ -36,7 +36,7 @@ TASKS_PER_KILL, PROCESSES = 3, 2
 
 @pytest.mark.timeout(180 + 15 * KILLS)
 async def test_kills_between_upload_and_commit(
-    workers: Workers,
+    workers: WorkerProcesses,
     url: Secret,
     settings: Settings,
     conn: Connection,
@@ -75,7 +75,7 @@ async def test_kills_between_upload_and_commit(
 
 @pytest.mark.timeout(300 + 6 * FORKED_KILLS)
 async def test_kills_of_forked_workers(
-    workers: Workers,
+    workers: WorkerProcesses,
     url: Secret,
     settings: Settings,
     conn: Connection,
@@ -127,25 +127,25 @@ async def fork_worker(launcher: asyncio.subprocess.Process) -> int:
     return int(await launcher.stdout.readline())
 
 
-async def keep_running(workers: Workers, count: int) -> None:
+async def keep_running(workers: WorkerProcesses, count: int) -> None:
     """Start workers until `count` of them run."""
     for _ in range(count - sum(process.returncode is None for process in workers.started)):
         await workers.start("--concurrency", str(TASKS_PER_KILL))
 
 
-async def stop_workers(workers: Workers) -> None:
+async def stop_workers(workers: WorkerProcesses) -> None:
     for process in workers.started:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
             await process.wait()
 
 
-async def kill_worker_at(workers: Workers, phase: str, delay_s: float) -> int:
+async def kill_worker_at(workers: WorkerProcesses, phase: str, delay_s: float) -> int:
     """Kill the first process whose task reaches the phase from now on, after a short delay."""
-    line_count = len(workers.lines())
+    line_count = len(workers.read_record_lines())
 
     def find_process() -> str | None:
-        return next((line[0] for line in workers.lines()[line_count:] if line[1] == phase), None)
+        return next((line[0] for line in workers.read_record_lines()[line_count:] if line[1] == phase), None)
 
     pid = int(await wait_until(find_process, within=timedelta(seconds=90), what=f"a task in phase {phase}"))
     await asyncio.sleep(delay_s)

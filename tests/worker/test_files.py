@@ -32,7 +32,7 @@ TWICE = RetryPolicy(retries=1, base=timedelta(0), cap=timedelta(0))
 
 
 @pytest.fixture
-async def hall(url: Secret, settings: Settings, tmp_path: Path) -> AsyncGenerator[Client]:
+async def file_client(url: Secret, settings: Settings, tmp_path: Path) -> AsyncGenerator[Client]:
     settings = replace(settings, storage_url=Secret(str(tmp_path / "store")))
     async with Client(url.reveal(), settings=settings) as client:
         yield client
@@ -74,15 +74,15 @@ async def reads(ctx: Ctx, files: list[Artifact]) -> list[str]:
     return rows
 
 
-async def test_files_are_passed_between_tasks_of_a_graph(hall: Client, tmp_path: Path) -> None:
+async def test_files_are_passed_between_tasks_of_a_graph(file_client: Client, tmp_path: Path) -> None:
     graph = Graph("g")
     saved = graph.add(saves_everything(str(tmp_path)))
     graph.add(reads(saved.result))
-    job = await run(hall, graph, saves_everything, reads, owner="ann")
-    done = await hall.get(job.id)
+    job = await run(file_client, graph, saves_everything, reads, owner="ann")
+    done = await file_client.get(job.id)
     outputs = {each.name: each.output for each in done.tasks}
     assert outputs["reads"] == ["bytes", "a,b\n1,2\n", "streamed", "0" * 10, "a,b\n1,2\n"]
-    rows = {each.name: each for each in await hall.files.list(job=job.id)}
+    rows = {each.name: each for each in await file_client.files.list(job=job.id)}
     assert set(rows) == {"bytes.txt", "on disk.csv", "stream", "file 😀.bin"}
     assert rows["bytes.txt"].meta == {"pages": 2}
     assert (rows["on disk.csv"].kind, rows["on disk.csv"].content_type) == ("table", "text/csv")
@@ -98,8 +98,8 @@ def saves_in_a_thread(ctx: Ctx) -> str:
         return content.read().decode() + " " + saved.name
 
 
-async def test_plain_function_saves_a_file(hall: Client) -> None:
-    job = await run(hall, saves_in_a_thread(), saves_in_a_thread)
+async def test_plain_function_saves_a_file(file_client: Client) -> None:
+    job = await run(file_client, saves_in_a_thread(), saves_in_a_thread)
     assert await job.result() == "from a thread a.txt"
 
 
@@ -113,16 +113,16 @@ async def fails_first(ctx: Ctx) -> int:
 
 
 async def test_only_files_of_the_successful_attempt_are_visible(
-    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+    file_client: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
-    job = await run(hall, fails_first(), fails_first, owner="ann")
+    job = await run(file_client, fails_first(), fails_first, owner="ann")
     assert await job.result() == 2
-    assert [each.name for each in await hall.files.list(job=job.id)] == ["a.txt", "only 2"]
-    (seen,) = await hall.files.list(job=job.id, name="a.txt")
-    async with hall.files.open(seen) as content:
+    assert [each.name for each in await file_client.files.list(job=job.id)] == ["a.txt", "only 2"]
+    (seen,) = await file_client.files.list(job=job.id, name="a.txt")
+    async with file_client.files.open(seen) as content:
         assert await content.read() == b"attempt 2"
     await clock.advance(timedelta(minutes=2))
-    await hall.files.sweep()
+    await file_client.files.sweep()
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
     assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 2
 
@@ -170,62 +170,62 @@ async def saves_in_a_step_of_a_child(ctx: Ctx) -> int:
 
 
 async def test_file_of_a_step_is_visible_after_a_later_attempt_succeeds(
-    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+    file_client: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
     CALLED.clear()
-    job = await run(hall, saves_in_a_step(1), saves_in_a_step, owner="ann")
+    job = await run(file_client, saves_in_a_step(1), saves_in_a_step, owner="ann")
     drawing, attempt = await job.result()
     assert (attempt, CALLED) == (2, [1])
-    seen = {each.name: each for each in await hall.files.list(job=job.id)}
+    seen = {each.name: each for each in await file_client.files.list(job=job.id)}
     assert set(seen) == {"drawing", "note 2"}
     assert seen["drawing"].id == drawing.id
-    async with hall.files.open(seen["drawing"]) as content:
+    async with file_client.files.open(seen["drawing"]) as content:
         assert await content.read() == b"by 1"
     await clock.advance(timedelta(minutes=2))
-    await hall.files.sweep()
+    await file_client.files.sweep()
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
     assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 2
 
 
 @pytest.mark.parametrize("work", [saves_in_a_step_of_a_thread, saves_in_a_step_of_a_child])
-async def test_steps_in_threads_and_child_processes_keep_their_files(hall: Client, work: Any) -> None:
-    job = await run(hall, work(), work, owner="ann")
+async def test_steps_in_threads_and_child_processes_keep_their_files(file_client: Client, work: Any) -> None:
+    job = await run(file_client, work(), work, owner="ann")
     assert await job.result() == 2
-    assert (await hall.get(job.id)).progress.phase == "drawn"
-    (seen,) = await hall.files.list(job=job.id)
-    async with hall.files.open(seen) as content:
+    assert (await file_client.get(job.id)).progress.phase == "drawn"
+    (seen,) = await file_client.files.list(job=job.id)
+    async with file_client.files.open(seen) as content:
         assert await content.read() == b"by 1"
 
 
 async def test_step_result_and_its_files_are_stored_together(
-    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+    file_client: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
     CALLED.clear()
-    job = await run(hall, saves_in_a_step(3), saves_in_a_step, owner="ann")
+    job = await run(file_client, saves_in_a_step(3), saves_in_a_step, owner="ann")
     with pytest.raises(TaskFailedError):
         await job.result()
     assert CALLED == [1]
-    assert await hall.files.list(job=job.id) == []
+    assert await file_client.files.list(job=job.id) == []
     # Run again at once, the step is skipped and its file is still there; it fails once more.
     await conn.execute("select holdfast.retry_job($1)", job.id)
-    await run(hall, fails_first(), saves_in_a_step, fails_first)
+    await run(file_client, fails_first(), saves_in_a_step, fails_first)
     assert CALLED == [1]
-    assert [each.name for each in await hall.files.list(job=job.id)] == ["drawing", "note 4"]
+    assert [each.name for each in await file_client.files.list(job=job.id)] == ["drawing", "note 4"]
     # Once they are gone, the step is done again.
-    for file in await hall.files.list(job=job.id):
-        await hall.files.delete(file.id)
+    for file in await file_client.files.list(job=job.id):
+        await file_client.files.delete(file.id)
     await conn.execute("select holdfast.retry_job($1)", job.id)
-    await run(hall, fails_first(), saves_in_a_step, fails_first)
+    await run(file_client, fails_first(), saves_in_a_step, fails_first)
     assert CALLED == [1, 5]
-    assert [each.name for each in await hall.files.list(job=job.id)] == ["drawing", "note 5"]
+    assert [each.name for each in await file_client.files.list(job=job.id)] == ["drawing", "note 5"]
 
 
 async def test_files_of_steps_are_deleted_when_the_task_fails(
-    hall: Client, conn: Connection, clock: Clock, tmp_path: Path
+    file_client: Client, conn: Connection, clock: Clock, tmp_path: Path
 ) -> None:
-    await run(hall, saves_in_a_step(9), saves_in_a_step, owner="ann")
+    await run(file_client, saves_in_a_step(9), saves_in_a_step, owner="ann")
     await clock.advance(timedelta(minutes=2))
-    await hall.files.sweep()
+    await file_client.files.sweep()
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
     assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 0
 
@@ -254,7 +254,7 @@ async def bad(ctx: Ctx, what: str) -> None:
 
 
 async def test_invalid_save_arguments_fail_the_task_and_store_no_file(
-    hall: Client, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file_client: Client, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHANGING", str(tmp_path / "changing"))
     await quotas.put_quota(conn, "ann", size=100)
@@ -262,12 +262,12 @@ async def test_invalid_save_arguments_fail_the_task_and_store_no_file(
         "nul": "file name", "long": "file name", "up": "file name", "slash": "file name", "half": "file name",
         "changes": "gave up", "missing": "no file 'nobody", "quota": "0 of 100 used", "text": "Cannot save",
     }  # fmt: skip
-    handles = await hall.submit_many([bad(what) for what in expected], owner="ann")
-    await run(hall, bad("up"), bad, owner="ann")
+    handles = await file_client.submit_many([bad(what) for what in expected], owner="ann")
+    await run(file_client, bad("up"), bad, owner="ann")
     for (what, response), handle in zip(expected.items(), handles, strict=True):
         with pytest.raises(TaskFailedError, match=response):
             await handle.result()
-        assert await hall.files.list(job=handle.id) == [], what
+        assert await file_client.files.list(job=handle.id) == [], what
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
 
 
@@ -283,30 +283,30 @@ async def test_unavailable_store_fails_the_attempt_which_is_retried(
         assert await client.files.list() == []
 
 
-async def test_changed_content_in_the_store_is_detected(hall: Client, tmp_path: Path) -> None:
-    saved = await hall.files.put("a", b"right")
+async def test_changed_content_in_the_store_is_detected(file_client: Client, tmp_path: Path) -> None:
+    saved = await file_client.files.put("a", b"right")
     place = tmp_path / "store" / saved.key
     for wrong in (b"wrong", b"righ", b"right!"):
         place.write_bytes(wrong)
         with pytest.raises(Exception, match="differs from what was saved"):
-            async with hall.files.open(saved) as content:
+            async with file_client.files.open(saved) as content:
                 await content.read()
     place.unlink()
     with pytest.raises(NotFoundError):
-        async with hall.files.open(saved):
+        async with file_client.files.open(saved):
             pass
 
 
-async def test_blocking_client_reads_files(hall: Client) -> None:
+async def test_blocking_client_reads_files(file_client: Client) -> None:
     def plain() -> bytes:
-        files = hall.blocking.files
+        files = file_client.blocking.files
         saved = files.put("a.txt", b"plain", owner="ann")
         assert [each.id for each in files.list(owner="ann")] == [saved.id]
         assert files.get(saved.id).name == "a.txt"
         assert files.create_download_link(saved).startswith("/files/")
         content = files.read(saved)
         files.delete(saved.id)
-        hall.blocking.close()
+        file_client.blocking.close()
         return content
 
     assert await asyncio.to_thread(plain) == b"plain"

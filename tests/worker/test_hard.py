@@ -12,7 +12,7 @@ from uuid import UUID
 
 import hard_app as app
 import pytest
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.client.handles import JobHandle
@@ -25,12 +25,12 @@ APP = Path(app.__file__)
 
 
 @pytest.fixture
-def hard(workers: Workers) -> Workers:
+def hard(workers: WorkerProcesses) -> WorkerProcesses:
     workers.app = APP
     return workers
 
 
-async def row(conn: Connection, task: UUID) -> Any:
+async def read_task_row_anywhere(conn: Connection, task: UUID) -> Any:
     """Wherever it is by now."""
     return await conn.fetchrow(
         "select status, attempt, failures, crashes, error from holdfast.tasks where id = $1 union all"
@@ -39,9 +39,9 @@ async def row(conn: Connection, task: UUID) -> Any:
     )
 
 
-async def ended(conn: Connection, job: JobHandle[Any]) -> Any:
+async def wait_for_task_end(conn: Connection, job: JobHandle[Any]) -> Any:
     async def is_over() -> Any:
-        rows = await row(conn, UUID(str(job.id)))
+        rows = await read_task_row_anywhere(conn, UUID(str(job.id)))
         return rows if rows["status"] in {"succeeded", "failed", "cancelled"} else None
 
     return await wait_until(is_over, within=SOON)
@@ -52,24 +52,26 @@ async def ended(conn: Connection, job: JobHandle[Any]) -> Any:
 
 @pytest.mark.parametrize("how", ["gil", "loop"])
 async def test_lease_is_renewed_while_a_task_blocks_the_process(
-    hard: Workers, client: Client, how: str
+    hard: WorkerProcesses, client: Client, how: str
 ) -> None:
     """More than two leases long, while another worker stands by to take it."""
     await hard.start()
     job = await client.submit(app.busy(how, 5.0))
-    await wait_until(lambda: hard.seen("began", how, 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", how, 1), within=SOON)
     await hard.start()
     assert await job.result(within=SOON) == "attempt 1"
-    assert [line[1:] for line in hard.lines()] == [["began", how, "1"], ["ended", how, "1"]]
+    assert [line[1:] for line in hard.read_record_lines()] == [["began", how, "1"], ["ended", how, "1"]]
 
 
-async def test_worker_with_five_percent_of_a_cpu_keeps_its_leases(hard: Workers, client: Client) -> None:
+async def test_worker_with_five_percent_of_a_cpu_keeps_its_leases(
+    hard: WorkerProcesses, client: Client
+) -> None:
     """It and its heartbeat run for 5 ms out of every 100."""
     starved = await hard.start()
     job = await client.submit(app.waits("gate"))
-    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     await hard.start()
-    family = [starved.pid, *children_of(starved.pid)]
+    family = [starved.pid, *list_child_pids(starved.pid)]
     assert len(family) == 2
     for _ in range(60):
         for pid in reversed(family):
@@ -78,41 +80,41 @@ async def test_worker_with_five_percent_of_a_cpu_keeps_its_leases(hard: Workers,
         for pid in family:
             os.kill(pid, signal.SIGCONT)
         await asyncio.sleep(0.005)
-    hard.allow("gate")
+    hard.open_gate("gate")
     assert await job.result(within=SOON) == "attempt 1"
 
 
 async def test_suspended_worker_loses_its_leases_and_its_outcomes_are_refused(
-    hard: Workers, client: Client
+    hard: WorkerProcesses, client: Client
 ) -> None:
     zombie = await hard.start()
     job = await client.submit(app.waits("gate"))
-    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     zombie.send_signal(signal.SIGSTOP)
     await hard.start()
-    await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
-    hard.allow("gate")  # both would end now; the zombie's outcome must not count
+    await wait_until(lambda: hard.has_recorded("began", "gate", 2), within=SOON)
+    hard.open_gate("gate")  # both would end now; the zombie's outcome must not count
     zombie.send_signal(signal.SIGCONT)
     assert await job.result(within=SOON) == "attempt 2"
 
 
 async def test_tasks_of_a_killed_worker_are_released_before_their_leases_end(
-    hard: Workers, client: Client, conn: Connection
+    hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     victim = await hard.start()
     job = await client.submit(app.patient("gate"))
-    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
-    (heartbeat,) = children_of(victim.pid)
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
+    (heartbeat,) = list_child_pids(victim.pid)
     victim.send_signal(signal.SIGKILL)
     await wait_until(lambda: not Path(f"/proc/{heartbeat}").exists(), within=SOON)
     [seen] = await engine_workers.list_workers(conn)
     assert seen["state"] == "lost"
     assert seen["queues"] != []
     await hard.start()
-    await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
-    hard.allow("gate")
+    await wait_until(lambda: hard.has_recorded("began", "gate", 2), within=SOON)
+    hard.open_gate("gate")
     assert await job.result(within=SOON) == 2
-    rows = await row(conn, UUID(str(job.id)))
+    rows = await read_task_row_anywhere(conn, UUID(str(job.id)))
     assert (rows["failures"], rows["crashes"]) == (0, 1)
 
 
@@ -121,37 +123,37 @@ async def test_tasks_of_a_killed_worker_are_released_before_their_leases_end(
 
 @pytest.mark.parametrize("how", ["sleep", "gil"])
 async def test_blocked_worker_is_killed_and_only_the_blocking_task_fails(
-    hard: Workers, client: Client, conn: Connection, how: str
+    hard: WorkerProcesses, client: Client, conn: Connection, how: str
 ) -> None:
     worker = await hard.start()
     neighbour = await client.submit(app.patient("gate"))
-    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     hanging = await client.submit(app.hangs(how))
     assert await asyncio.wait_for(worker.wait(), 60) == -signal.SIGKILL
-    rows = await ended(conn, hanging)
+    rows = await wait_for_task_end(conn, hanging)
     assert (rows["status"], rows["crashes"]) == ("failed", 0)
     assert "blocked the event loop" in rows["error"]
-    hard.allow("gate")
+    hard.open_gate("gate")
     await hard.start()
     assert await neighbour.result(within=SOON) == 2
-    rows = await row(conn, UUID(str(neighbour.id)))
+    rows = await read_task_row_anywhere(conn, UUID(str(neighbour.id)))
     assert (rows["failures"], rows["crashes"]) == (0, 0)
 
 
 async def test_stuck_thread_is_given_up_and_its_slot_is_freed(
-    hard: Workers, client: Client, conn: Connection
+    hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     leaving = await hard.start("--concurrency", "1", "--grace", "100ms")
     stuck = await client.submit(app.never_returns())
-    await wait_until(lambda: hard.seen("began", "never", 1), within=SOON)
-    assert (await ended(conn, stuck))["status"] == "failed"
+    await wait_until(lambda: hard.has_recorded("began", "never", 1), within=SOON)
+    assert (await wait_for_task_end(conn, stuck))["status"] == "failed"
     after = await client.submit(app.short(5))
     assert await after.result(within=SOON) == 5
     leaving.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
 
 
-async def test_blocked_event_loop_is_reported_with_the_task(hard: Workers, client: Client) -> None:
+async def test_blocked_event_loop_is_reported_with_the_task(hard: WorkerProcesses, client: Client) -> None:
     await hard.start()
     job = await client.submit(app.busy("sleep", 2.5))
     await job.result(within=SOON)
@@ -169,55 +171,59 @@ async def test_blocked_event_loop_is_reported_with_the_task(hard: Workers, clien
     [("kill", "SIGKILL"), ("segv", "SIGSEGV"), ("exit", "exit code 7"), ("deep", "SIGSEGV")],
 )
 async def test_child_process_crash_is_recorded_with_its_last_output(
-    hard: Workers, client: Client, conn: Connection, how: str, says: str
+    hard: WorkerProcesses, client: Client, conn: Connection, how: str, says: str
 ) -> None:
     await hard.start()
     neighbour = await client.submit(app.waits("gate"))
     job = await client.submit(app.dies_alone(how))
-    rows = await ended(conn, job)
+    rows = await wait_for_task_end(conn, job)
     assert (rows["status"], rows["failures"]) == ("failed", 1)
     assert says in rows["error"]
     assert "MiB" in rows["error"]
     assert "last words" in rows["error"]
     assert "about to die" in rows["error"]
-    assert len([line for line in hard.lines() if line[2] == how]) == 3
-    hard.allow("gate")
+    assert len([line for line in hard.read_record_lines() if line[2] == how]) == 3
+    hard.open_gate("gate")
     assert await neighbour.result(within=SOON) == "attempt 1"
 
 
 async def test_task_that_killed_its_worker_is_retried_in_a_child_process(
-    hard: Workers, client: Client, conn: Connection
+    hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     victim = await hard.start()
     neighbour = await client.submit(app.patient("gate"))
-    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     killer = await client.submit(app.dies("kill"))
     assert await asyncio.wait_for(victim.wait(), 60) == -signal.SIGKILL
     survivor = await hard.start()
-    rows = await ended(conn, killer)
+    rows = await wait_for_task_end(conn, killer)
     assert rows["status"] == "failed"
     assert "SIGKILL" in rows["error"]
     assert survivor.returncode is None
-    await wait_until(lambda: hard.seen("began", "gate", 2), within=SOON)
-    hard.allow("gate")
+    await wait_until(lambda: hard.has_recorded("began", "gate", 2), within=SOON)
+    hard.open_gate("gate")
     assert await neighbour.result(within=SOON) == 2
-    assert (await row(conn, UUID(str(neighbour.id))))["failures"] == 0
-    assert len({line[0] for line in hard.lines() if line[2] == "kill"}) == 3
+    assert (await read_task_row_anywhere(conn, UUID(str(neighbour.id))))["failures"] == 0
+    assert len({line[0] for line in hard.read_record_lines() if line[2] == "kill"}) == 3
 
 
-async def test_child_process_is_killed_above_its_memory_limit(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_child_process_is_killed_above_its_memory_limit(
+    hard: WorkerProcesses, client: Client, conn: Connection
+) -> None:
     await hard.start()
     modest = await client.submit(app.eats(50))
     assert await modest.result(within=SOON) == 50
     greedy = await client.submit(app.eats(3000))
-    rows = await ended(conn, greedy)
+    rows = await wait_for_task_end(conn, greedy)
     assert rows["status"] == "failed"
     assert "Its limit is 200 MiB" in rows["error"]
 
 
-async def test_child_process_is_killed_after_its_time_limit(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_child_process_is_killed_after_its_time_limit(
+    hard: WorkerProcesses, client: Client, conn: Connection
+) -> None:
     worker = await hard.start()
-    rows = await ended(conn, await client.submit(app.hangs_alone()))
+    rows = await wait_for_task_end(conn, await client.submit(app.hangs_alone()))
     assert rows["status"] == "failed"
     assert "was killed" in rows["error"]
     assert worker.returncode is None
@@ -226,7 +232,9 @@ async def test_child_process_is_killed_after_its_time_limit(hard: Workers, clien
 # Children
 
 
-async def test_context_works_in_a_child_process(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_context_works_in_a_child_process(
+    hard: WorkerProcesses, client: Client, conn: Connection
+) -> None:
     worker = await hard.start("--concurrency", "4")
     job = await client.submit(app.says(21))
 
@@ -236,49 +244,51 @@ async def test_context_works_in_a_child_process(hard: Workers, client: Client, c
         )
 
     await wait_until(half, within=SOON)
-    hard.allow("gate")
+    hard.open_gate("gate")
     result: dict[str, Any] = await job.result(within=SOON)
     assert (result["doubled"], result["attempt"]) == (42, 1)
     assert result["pid"] != worker.pid
-    assert hard.seen("short", 21, 1)
+    assert hard.has_recorded("short", 21, 1)
     lines = await conn.fetch("select message from holdfast.logs where task_id = $1 order by seq", job.id)
     assert [line["message"] for line in lines] == ["in the child"]
 
 
-async def test_child_processes_are_reused_and_exit_with_their_worker(hard: Workers, client: Client) -> None:
+async def test_child_processes_are_reused_and_exit_with_their_worker(
+    hard: WorkerProcesses, client: Client
+) -> None:
     worker = await hard.start()
-    hard.allow("gate")
+    hard.open_gate("gate")
     first = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
     again = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
     assert first == again
     assert first[1] == worker.pid
     await client.submit(app.waits_alone("closed"))
-    await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "closed", 1), within=SOON)
     worker.send_signal(signal.SIGKILL)
     await wait_until(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
 
 
-async def test_cancelled_job_stops_before_the_next_heartbeat(hard: Workers, client: Client) -> None:
+async def test_cancelled_job_stops_before_the_next_heartbeat(hard: WorkerProcesses, client: Client) -> None:
     """The lease is two minutes long, and half a minute passes between beats."""
     await hard.start()
     job = await client.submit(app.patient("closed"))
-    await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "closed", 1), within=SOON)
     await job.cancel()
     log = hard.folder / "worker0.log"
     await wait_until(lambda: "outcome=stopped" in log.read_text(), within=timedelta(seconds=20))
 
 
-async def test_cancelled_job_kills_its_child_process(hard: Workers, client: Client) -> None:
+async def test_cancelled_job_kills_its_child_process(hard: WorkerProcesses, client: Client) -> None:
     worker = await hard.start()
     job = await client.submit(app.waits_alone("closed"))
-    await wait_until(lambda: hard.seen("began", "closed", 1), within=SOON)
-    (pid,) = {int(line[0]) for line in hard.lines()}
+    await wait_until(lambda: hard.has_recorded("began", "closed", 1), within=SOON)
+    (pid,) = {int(line[0]) for line in hard.read_record_lines()}
     await job.cancel()
     await wait_until(lambda: not Path(f"/proc/{pid}").exists(), within=SOON)
     assert worker.returncode is None
 
 
-def children_of(pid: int) -> list[int]:
+def list_child_pids(pid: int) -> list[int]:
     rows: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         rows += [int(child) for child in (thread / "children").read_text().split()]

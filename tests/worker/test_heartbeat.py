@@ -25,7 +25,7 @@ from holdfast.worker.messages.visibility import VisibilityKeeper
 
 
 @pytest.fixture
-def silent() -> Generator[Secret]:
+def silent_server() -> Generator[Secret]:
     """A server that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         yield Secret(f"postgresql://me@127.0.0.1:{listener.getsockname()[1]}/x")
@@ -53,7 +53,7 @@ Start = Callable[..., Heartbeat]
 
 
 @pytest.fixture
-async def beating(silent: Secret) -> AsyncGenerator[Start]:
+async def start_heartbeat(silent_server: Secret) -> AsyncGenerator[Start]:
     started: list[Heartbeat] = []
 
     def start(*attempts: Attempt) -> Heartbeat:
@@ -61,7 +61,7 @@ async def beating(silent: Secret) -> AsyncGenerator[Start]:
         running = RunningAttempts(lambda: None)
         for each in attempts:
             running.add(each)
-        heartbeat = Heartbeat(silent, patient, "w", running, VisibilityKeeper(list))
+        heartbeat = Heartbeat(silent_server, patient, "w", running, VisibilityKeeper(list))
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat
@@ -71,10 +71,12 @@ async def beating(silent: Secret) -> AsyncGenerator[Start]:
         await heartbeat.stop()
 
 
-async def test_attempts_stop_before_their_leases_end_when_the_database_is_silent(beating: Start) -> None:
+async def test_attempts_stop_before_their_leases_end_when_the_database_is_silent(
+    start_heartbeat: Start,
+) -> None:
     """The login hangs for longer than the lease; nobody may wait for it."""
     short, long = attempt(1.0), attempt(600.0)
-    beating(short, long)
+    start_heartbeat(short, long)
     assert short.context
     assert long.context
     assert short.runner
@@ -86,12 +88,12 @@ async def test_attempts_stop_before_their_leases_end_when_the_database_is_silent
     long.runner.cancel()
 
 
-async def test_a_heartbeat_process_that_dies_is_replaced(beating: Start) -> None:
+async def test_a_heartbeat_process_that_dies_is_replaced(start_heartbeat: Start) -> None:
     replaced = threading.Event()
     with telemetry.subscription(
         lambda name, _: replaced.set() if name == "worker.heartbeat_replaced" else None
     ):
-        heartbeat = beating()
+        heartbeat = start_heartbeat()
         assert heartbeat.process_pid is not None
         before = heartbeat.process_pid
         os.kill(before, signal.SIGKILL)

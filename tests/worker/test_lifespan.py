@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 import shared_app as app
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client, Ctx, lifespan, task
 from holdfast.engine.connection import Connection
@@ -111,7 +111,7 @@ async def test_lifespan_errors_are_one_sentence(span: Lifespan[Any], says: str) 
             pass
 
 
-class Opener(Protocol):
+class StateOpener(Protocol):
     def open(self) -> None: ...
 
 
@@ -132,7 +132,7 @@ async def wants_anything(ctx: Ctx[Any], opener: int) -> None: ...
 
 
 @task
-async def wants_protocol(ctx: Ctx[Opener]) -> None: ...
+async def wants_protocol(ctx: Ctx[StateOpener]) -> None: ...
 
 
 async def test_state_type_is_compared_with_the_tasks_context_types() -> None:
@@ -168,8 +168,8 @@ async def test_worker_can_be_stopped_while_its_lifespan_hangs() -> None:
 
 
 @pytest.fixture
-async def shop(url: Secret, tmp_path: Path) -> AsyncGenerator[Workers]:
-    workers = Workers(url, tmp_path, Path(app.__file__))
+async def shop(url: Secret, tmp_path: Path) -> AsyncGenerator[WorkerProcesses]:
+    workers = WorkerProcesses(url, tmp_path, Path(app.__file__))
     yield workers
     for process in workers.started:
         with contextlib.suppress(ProcessLookupError):
@@ -178,7 +178,7 @@ async def shop(url: Secret, tmp_path: Path) -> AsyncGenerator[Workers]:
 
 
 async def test_tasks_use_the_lifespan_in_threads_child_processes_and_the_loop(
-    shop: Workers, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    shop: WorkerProcesses, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole context, by a real worker: steps, track, logs, children, capture; thrice."""
     monkeypatch.setenv("HOLDFAST_CAPTURE_LOGS", "info")
@@ -192,22 +192,22 @@ async def test_tasks_use_the_lifespan_in_threads_child_processes_and_the_loop(
         assert lines == [(1, "packed"), (1, "attempt 1"), (2, "packed"), (2, "attempt 2")]
         status = await conn.fetchval("select status from holdfast.jobs where id = $1", job.id)
         assert status == "succeeded"  # with its child, which had no part in the result
-    packed = sorted(line[2] for line in shop.lines() if line[1] == "pack")
+    packed = sorted(line[2] for line in shop.read_record_lines() if line[1] == "pack")
     assert packed == ["milk", "oats", "rice", "tea"]
     children = await conn.fetch("select message from holdfast.logs where message like 'no context%'")
     assert len(children) == 4
     worker.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(worker.wait(), 60) == 0
-    opened = [line[0] for line in shop.lines() if line[1] == "opening"]
-    apart = {line[2] for line in shop.lines() if line[1] == "apart"}
+    opened = [line[0] for line in shop.read_record_lines() if line[1] == "opening"]
+    apart = {line[2] for line in shop.read_record_lines() if line[1] == "apart"}
     assert opened[0] == str(worker.pid)
     assert apart <= set(opened)
     assert str(worker.pid) not in apart
-    assert str(worker.pid) in [line[0] for line in shop.lines() if line[1] == "closed"]
+    assert str(worker.pid) in [line[0] for line in shop.read_record_lines() if line[1] == "closed"]
 
 
 async def test_a_task_that_completed_in_its_own_transaction_is_not_interrupted(
-    shop: Workers, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
+    shop: WorkerProcesses, client: Client, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on for longer than a heartbeat after its success, which ended its lease."""
     monkeypatch.setenv("AFTER_SALE", "2")
@@ -215,8 +215,8 @@ async def test_a_task_that_completed_in_its_own_transaction_is_not_interrupted(
     await shop.start()
     job = await client.submit(app.sell(7))
     assert await job.result() == 7
-    assert not shop.seen("sold", 7, False)
-    await wait_until(lambda: shop.seen("sold", 7, False))
+    assert not shop.has_recorded("sold", 7, False)
+    await wait_until(lambda: shop.has_recorded("sold", 7, False))
     assert await conn.fetchval("select count(*) from sales") == 1
 
 
@@ -224,12 +224,12 @@ async def test_a_task_that_completed_in_its_own_transaction_is_not_interrupted(
     ("how", "code", "says"), [("broken", 1, b"the shutters are stuck"), ("hangs", 0, b"")]
 )
 async def test_worker_claims_no_tasks_when_its_lifespan_fails_or_hangs(
-    shop: Workers, client: Client, monkeypatch: pytest.MonkeyPatch, how: str, code: int, says: bytes
+    shop: WorkerProcesses, client: Client, monkeypatch: pytest.MonkeyPatch, how: str, code: int, says: bytes
 ) -> None:
     monkeypatch.setenv("SHOP", how)
     job = await client.submit(app.deliver([]))
     worker = await shop.start()
-    await wait_until(lambda: shop.seen("opening"))
+    await wait_until(lambda: shop.has_recorded("opening"))
     if how == "hangs":
         worker.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(worker.wait(), 60) == code

@@ -35,12 +35,12 @@ async def ctx(conn: Connection, contexts: ContextFactory) -> TaskContext:
     return contexts.create_context(await ManualWorker(conn).claim_one_task())
 
 
-def drawn(ctx: TaskContext) -> list[BufferedLogLine]:
+def take_log_lines(ctx: TaskContext) -> list[BufferedLogLine]:
     assert ctx.log_buffer is not None
     return ctx.log_buffer.take_lines(ended=True)
 
 
-async def response(conn: Connection, ctx: TaskContext) -> list[str]:
+async def read_log_messages(conn: Connection, ctx: TaskContext) -> list[str]:
     assert ctx.lease is not None
     return [line.message for line in await read_logs(conn, ctx.lease.id)]
 
@@ -51,7 +51,7 @@ async def test_log_lines_are_stored_while_the_task_runs(
     ctx.log("first", level="warning", page=1)
 
     async def first() -> list[str]:
-        return await response(conn, ctx)
+        return await read_log_messages(conn, ctx)
 
     assert await wait_until(first) == ["first"]
     await asyncio.to_thread(ctx.log, "second")
@@ -89,10 +89,10 @@ async def test_repeated_log_lines_are_stored_once(conn: Connection, ctx: TaskCon
     ctx.on_log = None
     ctx.log("a")
     ctx.log("b")
-    output = drawn(ctx)
+    output = take_log_lines(ctx)
     assert await write_logs(conn, [(ctx.lease, output)]) == 2
     assert await write_logs(conn, [(ctx.lease, output)]) == 0
-    assert await response(conn, ctx) == ["a", "b"]
+    assert await read_log_messages(conn, ctx) == ["a", "b"]
 
 
 async def test_reading_logs_by_page_level_and_newest(conn: Connection, ctx: TaskContext) -> None:
@@ -100,7 +100,7 @@ async def test_reading_logs_by_page_level_and_newest(conn: Connection, ctx: Task
     ctx.on_log = None
     for n in range(6):
         ctx.log(str(n), level="error" if n % 2 else "debug")
-    await write_logs(conn, [(ctx.lease, drawn(ctx))])
+    await write_logs(conn, [(ctx.lease, take_log_lines(ctx))])
     job = ctx.lease.id
     page = await read_logs(conn, job, limit=2)
     assert [line.message for line in page] == ["0", "1"]
@@ -115,7 +115,7 @@ async def test_users_read_log_lines_of_their_own_jobs_only(conn: Connection, ctx
     assert ctx.lease is not None
     ctx.on_log = None
     ctx.log("mine")
-    await write_logs(conn, [(ctx.lease, drawn(ctx))])
+    await write_logs(conn, [(ctx.lease, take_log_lines(ctx))])
     for user, seen in (("ann", 1), ("bob", 0)):
         async with conn.transaction():
             await conn.execute("set local role authenticated")
@@ -134,7 +134,7 @@ async def test_outcome_does_not_wait_for_log_lines_without_a_database(
     ctx.log("kept")
     await asyncio.wait_for(writer.flush_lines(ctx), 20)
     await writer.stop()
-    assert [line.message for line in drawn(ctx)] == ["kept"]
+    assert [line.message for line in take_log_lines(ctx)] == ["kept"]
     with pytest.raises(DatabaseUnavailableError):
         await nowhere.open()
 
@@ -150,8 +150,8 @@ async def test_refused_log_lines_do_not_block_other_attempts(
     good.log("good")
     bad.log("bad")
     await asyncio.gather(contexts.write_log_lines(good), contexts.write_log_lines(bad))
-    assert await response(conn, good) == ["good"]
-    assert await response(conn, bad) == []
+    assert await read_log_messages(conn, good) == ["good"]
+    assert await read_log_messages(conn, bad) == []
     assert f"Log lines of task {bad.task_id} were not stored" in caplog.text
 
 
@@ -170,7 +170,7 @@ async def test_records_of_the_logging_module_are_captured(ctx: TaskContext) -> N
         await asyncio.to_thread(log.info, "from a thread")
         current.reset(token)
     log.warning("after the worker")
-    kept = [(line.level, line.message, line.fields) for line in drawn(ctx)]
+    kept = [(line.level, line.message, line.fields) for line in take_log_lines(ctx)]
     name = {"logger": "app.pages"}
     assert kept == [
         ("warning", "page 7", name),

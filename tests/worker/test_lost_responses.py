@@ -49,7 +49,7 @@ async def test_claim_with_a_lost_response_is_released(
     assert [tuple(row) for row in kept] == [(0, 0)] * 3
 
 
-async def test_release_of_unreceived_tasks_keeps_held_and_older_leases(conn: Connection, clock: Clock) -> None:
+async def test_release_of_unreceived_tasks_keeps_held_and_old_leases(conn: Connection, clock: Clock) -> None:
     created = [await submit_job(conn) for _ in range(3)]
     manual_worker = ManualWorker(conn)
     old = await manual_worker.claim_one_task()

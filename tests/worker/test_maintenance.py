@@ -21,31 +21,31 @@ async def quiet() -> None:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_maintenance_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_maintenance, "BUSY_TICK_INTERVAL_S", 0.05)
 
 
-async def partitions(connection: Connection) -> int:
+async def count_partitions(connection: Connection) -> int:
     count: int = await connection.fetchval(
         "select count(*) from pg_inherits where inhparent = 'holdfast.history'::regclass"
     )
     return count
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("shorten_maintenance_interval")
 async def test_busy_worker_runs_maintenance(db: Database, conn: Connection) -> None:
-    before = await partitions(conn)
+    before = await count_partitions(conn)
     upkeep = PeriodicMaintenance(db, lambda: True)
     upkeep.start()
 
     async def created() -> bool:
-        return await partitions(conn) > before
+        return await count_partitions(conn) > before
 
     await wait_until(created)
     await upkeep.stop()
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("shorten_maintenance_interval")
 async def test_idle_worker_runs_maintenance_rarely(db: Database, conn: Connection) -> None:
     requested = asyncio.Event()
 
@@ -55,17 +55,17 @@ async def test_idle_worker_runs_maintenance_rarely(db: Database, conn: Connectio
             requested.set()
         return False
 
-    before = await partitions(conn)
+    before = await count_partitions(conn)
     upkeep = PeriodicMaintenance(db, idle)
     upkeep.rounds = 0  # type: ignore[attr-defined]
     upkeep.start()
     await asyncio.wait_for(requested.wait(), 20)
     await upkeep.stop()
-    assert await partitions(conn) == before
+    assert await count_partitions(conn) == before
 
 
 @pytest.fixture
-async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
+async def idle_worker(db: Database, conn: Connection) -> AsyncGenerator[None]:
     """A worker that has nothing to do and sleeps."""
     stop = asyncio.Event()
     running = asyncio.create_task(WorkerRuntime(db, {quiet.name: quiet}).run(stop))
@@ -75,7 +75,7 @@ async def idler(db: Database, conn: Connection) -> AsyncGenerator[None]:
     await running
 
 
-@pytest.mark.usefixtures("idler")
+@pytest.mark.usefixtures("idle_worker")
 async def test_bulk_action_continues_without_a_client(conn: Connection) -> None:
     created = [await submit_job(conn) for _ in range(12)]  # more than the first stage
     manual_worker = ManualWorker(conn)
@@ -94,7 +94,7 @@ async def test_bulk_action_continues_without_a_client(conn: Connection) -> None:
     assert {await read_task_status(conn, each) for each in created} == {"succeeded", "ready"}
 
 
-@pytest.mark.usefixtures("idler")
+@pytest.mark.usefixtures("idle_worker")
 async def test_queue_pause_ends_on_time(conn: Connection) -> None:
     await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '0.5 seconds')")
     await wait_until(lambda: conn.fetchval("select paused_at is null from holdfast.queues where name = 'q'"))

@@ -24,7 +24,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client, telemetry
 from holdfast.engine.connection import Connection, Database
@@ -38,7 +38,7 @@ from holdfast.worker.prometheus import MAX_SERIES_PER_METRIC, Counter, Gauge, Hi
 from holdfast.worker.runtime import WorkerRuntime
 
 
-def ask(url: str) -> tuple[int, str]:
+def fetch_url(url: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(url, timeout=20) as answer:
             return answer.status, answer.read().decode()
@@ -119,7 +119,7 @@ def test_telemetry_events_are_counted() -> None:
         assert expected in lines
 
 
-class Slow:
+class UnhealthyWorker:
     """A worker in a bad state."""
 
     def get_seconds_since_loop_ran(self) -> float:
@@ -133,18 +133,18 @@ class Slow:
 
 
 def test_failing_probes_name_the_reason() -> None:
-    server = HealthServer("127.0.0.1", 0, Slow(), lambda: "m 1\n")
+    server = HealthServer("127.0.0.1", 0, UnhealthyWorker(), lambda: "m 1\n")
     server.start()
     url = f"http://127.0.0.1:{server.port}"
     try:
-        code, body = ask(f"{url}/healthz")
+        code, body = fetch_url(f"{url}/healthz")
         assert (code, json.loads(body)["problem"]) == (503, "The event loop has not run for 45 s.")
         assert json.loads(body)["blocked"] == {"name": "sums"}
-        assert json.loads(ask(f"{url}/readyz")[1])["problem"] == "the database is away"
-        assert ask(f"{url}/metrics?x=1") == (200, "m 1\n")
-        assert ask(f"{url}/admin")[0] == 404
+        assert json.loads(fetch_url(f"{url}/readyz")[1])["problem"] == "the database is away"
+        assert fetch_url(f"{url}/metrics?x=1") == (200, "m 1\n")
+        assert fetch_url(f"{url}/admin")[0] == 404
         with pytest.raises(SettingsError, match="cannot be opened"):
-            HealthServer("127.0.0.1", server.port, Slow(), str).start()
+            HealthServer("127.0.0.1", server.port, UnhealthyWorker(), str).start()
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         connection.request("POST", "/healthz", body=b"x")
         assert connection.getresponse().status == 501
@@ -152,41 +152,41 @@ def test_failing_probes_name_the_reason() -> None:
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as rude:
             rude.sendall(b"\xff\xfe nonsense\r\n\r\n")
             assert b"Error" in rude.recv(1000)
-        assert ask(f"{url}/metrics")[0] == 200
+        assert fetch_url(f"{url}/metrics")[0] == 200
     finally:
         server.stop()
 
 
 @pytest.fixture
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
 
 async def test_probes_work_while_a_task_blocks_the_event_loop(
-    workers: Workers, client: Client, conn: Connection, free_port: int
+    workers: WorkerProcesses, client: Client, conn: Connection, find_free_port: int
 ) -> None:
     workers.app = Path(app.__file__)
-    worker = await workers.start("--health-port", str(free_port))
-    url = f"http://127.0.0.1:{free_port}"
+    worker = await workers.start("--health-port", str(find_free_port))
+    url = f"http://127.0.0.1:{find_free_port}"
 
     def ready() -> bool:
         try:
-            return ask(f"{url}/readyz")[0] == 200
+            return fetch_url(f"{url}/readyz")[0] == 200
         except OSError:
             return False
 
     await wait_until(lambda: asyncio.to_thread(ready))
     assert await (await client.submit(app.quick(2))).result() == 4
     blocking = await client.submit(app.blocks())
-    await wait_until(lambda: workers.seen("blocking"))
-    code, body = await asyncio.to_thread(ask, f"{url}/healthz")
+    await wait_until(lambda: workers.has_recorded("blocking"))
+    code, body = await asyncio.to_thread(fetch_url, f"{url}/healthz")
     assert code == 200
     assert json.loads(body)["running"] == 1
-    workers.allow("go")
+    workers.open_gate("go")
     await blocking.result()
-    _, text = await asyncio.to_thread(ask, f"{url}/metrics")
+    _, text = await asyncio.to_thread(fetch_url, f"{url}/metrics")
     lines = text.splitlines()
     assert 'holdfast_tasks_finished_total{type="quick",queue="watched",outcome="succeed"} 1' in lines
     assert 'holdfast_task_wait_seconds_count{queue="watched"} 2' in lines
@@ -220,7 +220,7 @@ def spans(exporter: InMemorySpanExporter) -> Generator[InMemorySpanExporter]:
     exporter.clear()
 
 
-async def work_through(database: Database, tasks: list[Any]) -> None:
+async def run_until_drained(database: Database, tasks: list[Any]) -> None:
     worker = WorkerRuntime(database, {task.name: task for task in tasks}, until="drained")
     await asyncio.wait_for(worker.run(asyncio.Event()), 60)
 
@@ -241,7 +241,7 @@ async def test_trace_continues_from_submit_to_run(
             broken = await client.submit(app.breaks())
             await client.submit(app.passes_on())
         assert again.id == job.id
-        await work_through(database, [app.quick, app.breaks, app.passes_on])
+        await run_until_drained(database, [app.quick, app.breaks, app.passes_on])
         assert (await broken.get()).status == "failed"
     rows: dict[str, ReadableSpan] = {s.name: s for s in reversed(spans.get_finished_spans())}
     request, run, inner = rows["request"], rows["run quick"], rows["inside quick"]
@@ -272,7 +272,7 @@ async def test_exceptions_are_reported_to_sentry_with_their_task(
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
         job = await client.submit(app.breaks())
         await client.submit(app.rejects())
-        await work_through(database, [app.breaks, app.rejects])
+        await run_until_drained(database, [app.breaks, app.rejects])
     stop()
     sentry_sdk.init()
     assert len(sent) == 1
@@ -283,7 +283,9 @@ async def test_exceptions_are_reported_to_sentry_with_their_task(
 
 
 @pytest.mark.parametrize("module", ["opentelemetry", "sentry_sdk"])
-def test_missing_sentry_sdk_is_named(module: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sentry_sdk_is_named(
+    module: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast import tracing  # noqa: PLC0415
 
     monkeypatch.setitem(__import__("sys").modules, module, None)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import recorder_app as app
 from pooler import pooler
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.engine.connection import Database, open_connection
@@ -35,7 +35,7 @@ async def pooled(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
 
 
 async def test_tasks_run_without_listen_and_prepared_statements(
-    workers: Workers, pooled: Secret, settings: Settings
+    workers: WorkerProcesses, pooled: Secret, settings: Settings
 ) -> None:
     workers.url = pooled
     await workers.start()
@@ -44,17 +44,17 @@ async def test_tasks_run_without_listen_and_prepared_statements(
         handles = await client.submit_many([app.short(n) for n in range(100)])
         results = await asyncio.gather(*(handle.result(within=SOON) for handle in handles))
     assert results == list(range(100))
-    assert sorted(int(line[2]) for line in workers.lines()) == list(range(100))
+    assert sorted(int(line[2]) for line in workers.read_record_lines()) == list(range(100))
 
 
 async def test_a_lease_is_kept_through_the_pooler(
-    workers: Workers, pooled: Secret, settings: Settings
+    workers: WorkerProcesses, pooled: Secret, settings: Settings
 ) -> None:
     workers.url = pooled
     await workers.start()
     async with Client(pooled.reveal(), settings=settings) as client:
         job = await client.submit(app.blocks(4.0))
-        await wait_until(lambda: workers.seen("began", "blocks", 1))
+        await wait_until(lambda: workers.has_recorded("began", "blocks", 1))
         await workers.start()
         assert await job.result(within=SOON) == "attempt 1"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import hard_app as app
 import pytest
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.engine import leases
@@ -23,7 +23,7 @@ SOON = timedelta(seconds=60)
 
 
 @pytest.fixture
-def hard(workers: Workers) -> Workers:
+def hard(workers: WorkerProcesses) -> WorkerProcesses:
     workers.app = Path(app.__file__)
     return workers
 
@@ -32,33 +32,35 @@ def is_gone(pid: str) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def has_more_than(hard: Workers, lines: int) -> bool:
-    return len(hard.lines()) > lines
+def has_more_than(hard: WorkerProcesses, lines: int) -> bool:
+    return len(hard.read_record_lines()) > lines
 
 
-async def names(conn: Connection) -> list[str]:
+async def read_worker_names(conn: Connection) -> list[str]:
     rows = await conn.fetch("select name from holdfast.workers where stopped_at is null order by id")
     return [row["name"] for row in rows]
 
 
 async def test_processes_that_die_are_started_again_and_stopped_together(
-    hard: Workers, client: Client, conn: Connection
+    hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
     await client.submit_many([app.patient(f"gate{n}") for n in range(12)])  # more than one process can hold
-    await wait_until(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
-    victim = int(hard.lines()[0][0])
+    await wait_until(lambda: len({line[0] for line in hard.read_record_lines()}) == 2, within=SOON)
+    victim = int(hard.read_record_lines()[0][0])
     os.kill(victim, signal.SIGKILL)
-    await wait_until(lambda: len({line[0] for line in hard.lines()} - {str(victim)}) >= 2, within=SOON)
+    await wait_until(
+        lambda: len({line[0] for line in hard.read_record_lines()} - {str(victim)}) >= 2, within=SOON
+    )
     leader.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leader.wait(), 60) == 0
-    for pid in {line[0] for line in hard.lines()}:
+    for pid in {line[0] for line in hard.read_record_lines()}:
         await wait_until(partial(is_gone, pid), within=SOON)
     assert await conn.fetchval("select count(*) from holdfast.tasks where status = 'running'") == 0
     assert await conn.fetchval("select sum(failures) from holdfast.tasks") == 0
 
 
-async def test_permanent_error_ends_all_processes(hard: Workers, tmp_path: Path) -> None:
+async def test_permanent_error_ends_all_processes(hard: WorkerProcesses, tmp_path: Path) -> None:
     hard.app = tmp_path / "broken.py"
     hard.app.write_text("import nothing_like_this\n")
     leader = await hard.start("--processes", "3")
@@ -66,76 +68,80 @@ async def test_permanent_error_ends_all_processes(hard: Workers, tmp_path: Path)
     assert "nothing_like_this" in (hard.folder / "worker0.log").read_text()
 
 
-async def test_processes_end_with_their_supervisor(hard: Workers, client: Client) -> None:
+async def test_processes_end_with_their_supervisor(hard: WorkerProcesses, client: Client) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
     await client.submit_many([app.patient(f"gate{n}") for n in range(12)])
-    await wait_until(lambda: len({line[0] for line in hard.lines()}) == 2, within=SOON)
+    await wait_until(lambda: len({line[0] for line in hard.read_record_lines()}) == 2, within=SOON)
     leader.send_signal(signal.SIGKILL)
-    for pid in {line[0] for line in hard.lines()}:
+    for pid in {line[0] for line in hard.read_record_lines()}:
         await wait_until(partial(is_gone, pid), within=SOON)
 
 
-async def test_worker_with_drain_ends_when_no_task_is_ready(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_worker_with_drain_ends_when_no_task_is_ready(
+    hard: WorkerProcesses, client: Client, conn: Connection
+) -> None:
     await client.submit_many([app.short(n) for n in range(250)])
     later = await client.submit(app.short(1000), delay=timedelta(hours=1))
     process = await hard.start("--drain")
     assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert len(hard.lines()) == 250
+    assert len(hard.read_record_lines()) == 250
     assert (await later.get()).status == "queued"
-    assert await names(conn) == []
+    assert await read_worker_names(conn) == []
 
 
-async def test_once_and_max_tasks_limit_the_claimed_tasks(hard: Workers, client: Client) -> None:
+async def test_once_and_max_tasks_limit_the_claimed_tasks(hard: WorkerProcesses, client: Client) -> None:
     await client.submit_many([app.short(n) for n in range(30)])
     process = await hard.start("--once", "--concurrency", "4")
     assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert len(hard.lines()) == 4
+    assert len(hard.read_record_lines()) == 4
     process = await hard.start("--max-tasks", "17", "--concurrency", "4")
     assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert len(hard.lines()) == 21
+    assert len(hard.read_record_lines()) == 21
 
 
-async def test_worker_follows_commands_from_the_database(hard: Workers, client: Client, conn: Connection) -> None:
+async def test_worker_follows_commands_from_the_database(
+    hard: WorkerProcesses, client: Client, conn: Connection
+) -> None:
     draining = await hard.start("--grace", "1ms")
     running = await client.submit(app.patient("gate"))
-    await wait_until(lambda: hard.seen("began", "gate", 1), within=SOON)
-    (name,) = await names(conn)
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
+    (name,) = await read_worker_names(conn)
     assert await leases.set_worker_command(conn, name, "drain")
     await wait_until(lambda: conn.fetchval("select report is not null from holdfast.workers"), within=SOON)
     stopping = await hard.start()
-    await wait_until(lambda: _two(conn), within=SOON)
-    (other,) = [each for each in await names(conn) if each != name]
+    await wait_until(lambda: has_two_workers(conn), within=SOON)
+    (other,) = [each for each in await read_worker_names(conn) if each != name]
     assert await leases.set_worker_command(conn, other, "stop")
     assert await asyncio.wait_for(stopping.wait(), 60) == 0
     assert draining.returncode is None  # it finishes what it has, whatever its grace
-    hard.allow("gate")
+    hard.open_gate("gate")
     assert await running.result(within=SOON) == 1
     assert await asyncio.wait_for(draining.wait(), 60) == 0
 
 
-async def _two(conn: Connection) -> bool:
-    return len(await names(conn)) == 2
+async def has_two_workers(conn: Connection) -> bool:
+    return len(await read_worker_names(conn)) == 2
 
 
-async def test_queue_share_limits_running_tasks(hard: Workers, client: Client) -> None:
+async def test_queue_share_limits_running_tasks(hard: WorkerProcesses, client: Client) -> None:
     await client.submit_many([app.waits(f"gate{n}") for n in range(6)])
     await client.submit_many([app.other(n) for n in range(40)])
     await hard.start("--queues", "record:2,other", "--concurrency", "8")
-    await wait_until(lambda: sum(line[1] == "other" for line in hard.lines()) == 40, within=SOON)
-    assert Counter(line[1] for line in hard.lines())["began"] == 2
+    await wait_until(lambda: sum(line[1] == "other" for line in hard.read_record_lines()) == 40, within=SOON)
+    assert Counter(line[1] for line in hard.read_record_lines())["began"] == 2
     for n in range(6):
-        hard.allow(f"gate{n}")
-    await wait_until(lambda: sum(line[1] == "ended" for line in hard.lines()) == 6, within=SOON)
+        hard.open_gate(f"gate{n}")
+    await wait_until(lambda: sum(line[1] == "ended" for line in hard.read_record_lines()) == 6, within=SOON)
 
 
 async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
-    hard: Workers, client: Client, conn: Connection
+    hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     """Six workers come and go, each given no time at all, while 1,500 short tasks are done."""
     count = 1500
     await client.submit_many([app.brief(n) for n in range(count)])
     for _ in range(6):
-        before = len(hard.lines())
+        before = len(hard.read_record_lines())
         process = await hard.start("--grace", "0s", "--concurrency", "20")
         await wait_until(partial(has_more_than, hard, before + 20), within=SOON)
         process.send_signal(signal.SIGTERM)
@@ -150,6 +156,6 @@ async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
     assert Counter((row["status"], row["failures"], row["crashes"]) for row in rows) == {
         ("succeeded", 0, 0): count
     }
-    ended = Counter(line[2] for line in hard.lines() if line[1] == "brief")
+    ended = Counter(line[2] for line in hard.read_record_lines() if line[1] == "brief")
     assert set(ended) == {str(n) for n in range(count)}
     assert set(ended.values()) == {1}  # those released were interrupted before they ended

@@ -57,7 +57,7 @@ class BatchHandle:
     async def submit(
         self, work: Call[R], *, on: object = None, **options: Unpack[SubmitOptions]
     ) -> JobHandle[R]:
-        """Submit a job that belongs to the batch."""
+        """Submit a job as part of the batch."""
         return await self._submission.submit(work, on=on, **_add_batch_option(self.id, options))
 
     async def submit_many(
@@ -120,7 +120,7 @@ class PendingBatch:
         return self.create().__await__()
 
     async def create(self) -> BatchHandle:
-        """Create the batch."""
+        """Create the batch in the database and return its handle."""
         async with self._connections.connection() as connection:
             batch_id = await jobs.open_batch(connection, **self._request)
         return BatchHandle(self._connections, self._submission, batch_id)

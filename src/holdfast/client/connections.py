@@ -29,7 +29,7 @@ class LoopConnections:
         self.lifetime: AsyncGenerator[None] | None = None
 
     async def close(self) -> None:
-        """Close the listener and the pool."""
+        """Close the notification listener and the connection pool."""
         await self.watcher.close()
         await self.database.close()
 

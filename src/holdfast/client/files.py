@@ -103,7 +103,10 @@ class Files:
                     return files
 
     async def get(self, file: UUID | str) -> Artifact:
-        """Return a file's metadata. Raise GoneError if the file has expired or was deleted."""
+        """Return a file's metadata.
+
+        Raise NotFoundError if the file does not exist, and GoneError if it has expired or was deleted.
+        """
         async with self._connections.connection() as connection:
             return await artifacts.get_artifact(connection, parse_id(file, "file"))
 

@@ -19,12 +19,12 @@ class ForkAware(Protocol):
     def drop_inherited_state(self) -> None: ...
 
 
-_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_fork_aware_objects: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def register_fork_aware(instance: ForkAware) -> None:
     """Call `instance.drop_inherited_state()` in each child process that this process forks."""
-    _fork_aware.add(instance)
+    _fork_aware_objects.add(instance)
 
 
 def keep_alive_forever(instance: object) -> None:
@@ -36,7 +36,7 @@ def keep_alive_forever(instance: object) -> None:
 
 
 def _drop_inherited_state() -> None:
-    for instance in list(_fork_aware):
+    for instance in list(_fork_aware_objects):
         instance.drop_inherited_state()
 
 

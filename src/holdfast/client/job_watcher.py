@@ -37,7 +37,7 @@ class JobSignal:
         self._reads = 0
 
     def notify(self) -> None:
-        """Wake the waiter."""
+        """Wake the caller that waits for the job."""
         self._notified.set()
 
     async def wait(self, deadline: float | None) -> None:

@@ -120,7 +120,9 @@ class TaskFetcher(BackgroundService):
         self._changed.set()
 
     def handle_notification(self, payload: str) -> None:
-        """Handle the name of a queue with work, "cancel", "maintenance", or "" when some may have been
+        """Handle the payload of a notification.
+
+        It is the name of a queue with work, "cancel", "maintenance", or "" when notifications may have been
         missed.
         """
         if payload == "cancel":

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import struct
 
-FRAME_HEADER = struct.Struct("<cI")
+FRAME_HEADER_STRUCT = struct.Struct("<cI")
 
 
 def encode_frame(kind: bytes, body: bytes = b"") -> bytes:
-    return FRAME_HEADER.pack(kind, len(body)) + body
+    return FRAME_HEADER_STRUCT.pack(kind, len(body)) + body
 
 
 class FrameDecoder:
@@ -25,12 +25,12 @@ class FrameDecoder:
         self._buffer += received
         frames: list[tuple[bytes, bytes]] = []
         start = 0
-        while len(self._buffer) - start >= FRAME_HEADER.size:
-            kind, length = FRAME_HEADER.unpack_from(self._buffer, start)
-            end = start + FRAME_HEADER.size + length
+        while len(self._buffer) - start >= FRAME_HEADER_STRUCT.size:
+            kind, length = FRAME_HEADER_STRUCT.unpack_from(self._buffer, start)
+            end = start + FRAME_HEADER_STRUCT.size + length
             if len(self._buffer) < end:
                 break
-            frames.append((kind, bytes(self._buffer[start + FRAME_HEADER.size : end])))
+            frames.append((kind, bytes(self._buffer[start + FRAME_HEADER_STRUCT.size : end])))
             start = end
         del self._buffer[:start]
         return frames

@@ -53,7 +53,7 @@ class LogWriter(BackgroundService):
         self._has_lines.set()
 
     async def flush_lines(self, context: TaskContext) -> None:
-        """Write the log lines of an attempt that has ended, and wait at most 2 seconds for it."""
+        """Write the log lines of an attempt that has ended, and wait for at most 2 seconds."""
         if not context.log_buffer or self._loop is None:
             return
         self._enqueue_context(context, True)

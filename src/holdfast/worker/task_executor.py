@@ -162,7 +162,7 @@ class TaskExecutor:
         self._running.remove(attempt)
 
     def close(self) -> None:
-        """Stop enforcing time limits."""
+        """Stop the timer that enforces time limits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -51,7 +51,7 @@ class BlockingBatchHandle:
     def submit(
         self, work: Call[R], *, on: object = None, **options: Unpack[SubmitOptions]
     ) -> BlockingJobHandle[R]:
-        """Submit a job that belongs to the batch."""
+        """Submit a job as part of the batch."""
         return BlockingJobHandle(
             self._thread.run(self._inner.submit(work, on=on, **options), on), self._thread
         )

@@ -20,7 +20,7 @@ class BlockingFileReader:
         return self._thread.iterate(aiter(self._reader))
 
     def read(self) -> bytes:
-        """Return the rest of the content."""
+        """Return the rest of the file's content."""
         return self._thread.run(self._reader.read())
 
 

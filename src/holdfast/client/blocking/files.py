@@ -42,7 +42,10 @@ class BlockingFiles:
         return self._thread.run(self._inner.list(job=job, batch=batch, owner=owner, kind=kind, name=name))
 
     def get(self, file: UUID | str) -> Artifact:
-        """Return a file's metadata. Raise GoneError if the file has expired or was deleted."""
+        """Return a file's metadata.
+
+        Raise NotFoundError if the file does not exist, and GoneError if it has expired or was deleted.
+        """
         return self._thread.run(self._inner.get(file))
 
     def open(self, file: Artifact | UUID | str) -> AbstractContextManager[BlockingFileReader]:

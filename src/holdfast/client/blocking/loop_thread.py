@@ -16,7 +16,7 @@ from holdfast.errors import InvalidError
 
 T = TypeVar("T")
 
-_END = object()
+_END_OF_ITERATION = object()
 
 
 class LoopThread:
@@ -56,13 +56,13 @@ class LoopThread:
         """Yield the items of an asynchronous iterator."""
 
         async def fetch_next() -> Any:
-            return await anext(items, _END)
+            return await anext(items, _END_OF_ITERATION)
 
         async def close() -> None:
             await items.aclose()  # type: ignore[attr-defined]
 
         try:
-            while (item := self.run(fetch_next())) is not _END:
+            while (item := self.run(fetch_next())) is not _END_OF_ITERATION:
                 yield item
         finally:
             if hasattr(items, "aclose"):
@@ -102,7 +102,7 @@ class LoopThread:
             thread.join()
 
     def drop_inherited_state(self) -> None:
-        """Start anew in a forked child, which does not have the thread."""
+        """Discard the background thread in a forked child process, which does not have the thread."""
         keep_alive_forever((self._loop, self._thread, self._stop))
         self._lock = threading.Lock()
         self._loop = None
