@@ -149,7 +149,7 @@ begin
   if p_job ? 'tasks' then
     perform holdfast.insert_graph_job(v_id, p_job, p_owner, v_now);
   else
-    perform holdfast.insert_single_task(v_id, p_job, null, p_owner, v_now);
+    perform holdfast.insert_single_task_job(v_id, p_job, null, p_owner, v_now);
   end if;
   return jsonb_build_object('id', v_id);
 end $$;

@@ -57,12 +57,12 @@ begin
     perform holdfast.charge_operation_quota(v_owner, 1, v_now);
   end if;
   if v_tasks is null then
-    v_names := holdfast.insert_single_task(v_id, p_job, null, v_owner, v_now);
+    v_names := holdfast.insert_single_task_job(v_id, p_job, null, v_owner, v_now);
   elsif jsonb_typeof(v_tasks) <> 'array' or jsonb_array_length(v_tasks) = 0 then
     perform holdfast.raise_error('HF004', 'tasks must be a list of at least one task.', 'tasks');
   elsif jsonb_array_length(v_tasks) = 1 and not p_job ? 'params'
     and coalesce(p_job ->> 'type', v_tasks #>> '{0,type}') = v_tasks #>> '{0,type}' then
-    v_names := holdfast.insert_single_task(v_id, v_tasks -> 0, p_job, v_owner, v_now);
+    v_names := holdfast.insert_single_task_job(v_id, v_tasks -> 0, p_job, v_owner, v_now);
   else
     v_names := holdfast.insert_graph_job(v_id, p_job, v_owner, v_now);
   end if;
@@ -73,7 +73,7 @@ begin
 end $$;
 
 -- Insert a job of one task. `p_job` is null if the keys of the job are in the task itself.
-create or replace function holdfast.insert_single_task(
+create or replace function holdfast.insert_single_task_job(
   p_id uuid, p_task jsonb, p_job jsonb, p_owner text, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
