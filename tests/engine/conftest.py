@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.settings import Secret
 
-Catalogue = Callable[[Secret], Awaitable[list[str]]]
+CatalogReader = Callable[[Secret], Awaitable[list[str]]]
 
-_CATALOGUE = """
+_READ_CATALOG = """
 with ours as (select oid, nspname from pg_namespace where nspname in ('holdfast', 'pgmq', 'pgmq_public'))
 select line from (
   select format('schema %s %s %s %s', n.nspname, pg_get_userbyid(n.nspowner),
@@ -66,11 +66,11 @@ select line from (
 
 
 @pytest.fixture(scope="session")
-def catalogue() -> Catalogue:
+def catalogue() -> CatalogReader:
     async def read(url: Secret) -> list[str]:
         connection = await asyncpg.connect(url.reveal())
         try:
-            lines = [record["line"] for record in await connection.fetch(_CATALOGUE)]
+            lines = [record["line"] for record in await connection.fetch(_READ_CATALOG)]
         finally:
             await connection.close()
         return lines

@@ -12,8 +12,8 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 
-PID = "select pg_backend_pid()"
-SLEEPS = """
+READ_BACKEND_PID = "select pg_backend_pid()"
+HAS_SLEEPING_BACKEND = """
 select exists (select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database())
 """
 
@@ -24,7 +24,7 @@ async def small(url: Secret) -> AsyncGenerator[Database]:
         yield database
 
 
-async def gone(conn: Connection, pid: int) -> None:
+async def wait_until_backend_ended(conn: Connection, pid: int) -> None:
     async with asyncio.timeout(10):
         while await conn.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
             await asyncio.sleep(0.02)
@@ -34,7 +34,7 @@ async def test_the_last_one_is_used_again(small: Database) -> None:
     seen = set()
     for _ in range(5):
         async with small.connection() as connection:
-            seen.add(await connection.fetchval(PID))
+            seen.add(await connection.fetchval(READ_BACKEND_PID))
     assert len(seen) == 1
 
 
@@ -43,7 +43,7 @@ async def test_no_caller_waits_while_a_connection_is_free(small: Database) -> No
 
     async def ask() -> int:
         async with small.connection() as connection:
-            pid: int = await connection.fetchval(PID)
+            pid: int = await connection.fetchval(READ_BACKEND_PID)
             return pid
 
     async with asyncio.timeout(20):
@@ -54,23 +54,23 @@ async def test_no_caller_waits_while_a_connection_is_free(small: Database) -> No
 
 async def test_a_closed_connection_is_not_handed_out(small: Database, conn: Connection) -> None:
     async with small.connection() as connection:
-        pid = await connection.fetchval(PID)
+        pid = await connection.fetchval(READ_BACKEND_PID)
     await conn.execute("select pg_terminate_backend($1)", pid)
-    await gone(conn, pid)
+    await wait_until_backend_ended(conn, pid)
     for _ in range(3):
         async with small.connection() as connection:
-            assert await connection.fetchval(PID) != pid
+            assert await connection.fetchval(READ_BACKEND_PID) != pid
 
 
 async def test_a_connection_closed_after_its_last_response_causes_no_error(
     small: Database, conn: Connection
 ) -> None:
     async with small.connection() as connection:
-        pid = await connection.fetchval(PID)
+        pid = await connection.fetchval(READ_BACKEND_PID)
         await conn.execute("select pg_terminate_backend($1)", pid)
-        await gone(conn, pid)
+        await wait_until_backend_ended(conn, pid)
     async with small.connection() as connection:
-        assert await connection.fetchval(PID) != pid
+        assert await connection.fetchval(READ_BACKEND_PID) != pid
 
 
 async def test_a_transaction_that_was_left_open_is_rolled_back(small: Database) -> None:
@@ -91,7 +91,7 @@ async def test_one_that_was_cancelled_in_the_middle_is_fit_for_the_next(
     for _ in range(4):  # more often than there are connections
         running = asyncio.create_task(long())
         async with asyncio.timeout(10):
-            while not await conn.fetchval(SLEEPS):
+            while not await conn.fetchval(HAS_SLEEPING_BACKEND):
                 await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -115,21 +115,21 @@ async def test_reserved_connections_return_to_the_pool_after_a_while(
     monkeypatch.setattr(module, "RESERVED_RETURN_INTERVAL_S", 0.05)
     monkeypatch.setattr(module, "POOL_IDLE_TIMEOUT_S", 0.2)
     async with small.connection() as connection:
-        pid = await connection.fetchval(PID)
-    await gone(conn, pid)
+        pid = await connection.fetchval(READ_BACKEND_PID)
+    await wait_until_backend_ended(conn, pid)
     async with small.connection() as connection:
-        assert await connection.fetchval(PID) != pid
+        assert await connection.fetchval(READ_BACKEND_PID) != pid
 
 
 async def test_close_closes_reserved_connections_and_the_next_call_reopens(
     small: Database, conn: Connection
 ) -> None:
     async with small.connection() as connection:
-        pid = await connection.fetchval(PID)
+        pid = await connection.fetchval(READ_BACKEND_PID)
     await small.close()
-    await gone(conn, pid)
+    await wait_until_backend_ended(conn, pid)
     async with small.connection() as connection:
-        assert await connection.fetchval(PID) != pid
+        assert await connection.fetchval(READ_BACKEND_PID) != pid
 
 
 async def test_closing_while_one_is_in_use_does_not_keep_it(small: Database) -> None:

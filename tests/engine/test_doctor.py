@@ -19,23 +19,23 @@ from holdfast.engine.doctor import DoctorFinding
 from holdfast.engine.schema import FunctionFile, SchemaFiles
 from holdfast.settings import Secret, Settings, load_settings
 
-Examine = Callable[[], Awaitable[dict[str, DoctorFinding]]]
+DoctorRunner = Callable[[], Awaitable[dict[str, DoctorFinding]]]
 
 
 @pytest.fixture
-def examine(url: Secret, settings: Settings) -> Examine:
+def examine(url: Secret, settings: Settings) -> DoctorRunner:
     async def ask() -> dict[str, DoctorFinding]:
         return {finding.check: finding for finding in await doctor.run_doctor_checks(url, settings)}
 
     return ask
 
 
-async def set_here(connection: Any, setting: str) -> None:
+async def set_server_setting(connection: Any, setting: str) -> None:
     name = await connection.fetchval("select quote_ident(current_database())")
     await connection.execute(f"alter database {name} set {setting}")
 
 
-async def test_no_problems(examine: Examine) -> None:
+async def test_no_problems(examine: DoctorRunner) -> None:
     findings = await examine()
     assert list(findings) == [
         "database",
@@ -105,13 +105,13 @@ async def test_autovacuum_and_connections(safe_home: Path) -> None:
     assert "one process of Holdfast opens up to 9" in findings["connections"].text
 
 
-async def test_read_only(conn: Any, examine: Examine) -> None:
-    await set_here(conn, "default_transaction_read_only = on")
+async def test_read_only(conn: Any, examine: DoctorRunner) -> None:
+    await set_server_setting(conn, "default_transaction_read_only = on")
     finding = (await examine())["version"]
     assert (finding.level, "read-only" in finding.text) == ("fail", True)
 
 
-async def test_schema_outdated_changed_and_newer(conn: Any, examine: Examine) -> None:
+async def test_schema_outdated_changed_and_newer(conn: Any, examine: DoctorRunner) -> None:
     await conn.execute("update holdfast.function_set set checksum = 'old', applied_by = '0.0.1'")
     assert ((await examine())["schema"].level, (await examine())["schema"].fix) == (
         "fail",
@@ -129,7 +129,7 @@ async def test_schema_outdated_changed_and_newer(conn: Any, examine: Examine) ->
 
 
 async def test_an_open_transaction_is_named(
-    conn: Any, second: Any, examine: Examine, monkeypatch: pytest.MonkeyPatch
+    conn: Any, second: Any, examine: DoctorRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await examine())["snapshots"].level == "ok"
     monkeypatch.setattr(doctor, "OLD_SNAPSHOT_AGE", timedelta(0))
@@ -141,14 +141,14 @@ async def test_an_open_transaction_is_named(
         assert "pg_terminate_backend" in (finding.fix or "")
 
 
-async def test_clock(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ahead(datetime):
+async def test_clock(examine: DoctorRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FastClock(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
             return datetime.now(tz) + timedelta(hours=1)
 
     assert (await examine())["clock"].level == "ok"
-    monkeypatch.setattr(doctor, "datetime", Ahead)
+    monkeypatch.setattr(doctor, "datetime", FastClock)
     finding = (await examine())["clock"]
     assert finding.level == "warn"
     assert "differs from this machine by 36" in finding.text.replace("3599.", "36")

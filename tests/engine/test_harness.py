@@ -11,7 +11,7 @@ from holdfast.settings import Secret
 from holdfast.testing import Clock, wait_until
 
 
-async def now(connection: Connection) -> datetime:
+async def read_database_time(connection: Connection) -> datetime:
     value: datetime = await connection.fetchval("select holdfast.now()")
     return value
 
@@ -19,9 +19,9 @@ async def now(connection: Connection) -> datetime:
 async def test_the_clock_moves_for_this_database_only_forward_by_what_was_asked(
     conn: Connection, clock: Clock
 ) -> None:
-    before = await now(conn)
+    before = await read_database_time(conn)
     await clock.advance(timedelta(hours=3))
-    after = await now(conn)
+    after = await read_database_time(conn)
     assert timedelta(hours=3) <= after - before < timedelta(hours=3, minutes=1)
 
 

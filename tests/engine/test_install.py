@@ -25,16 +25,16 @@ from holdfast.errors import SchemaBusyError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 
-Catalogue = Callable[[Secret], Awaitable[list[str]]]
-LATEST = schema.load_packaged_schema().latest_version
-FEW = tuple(
+CatalogReader = Callable[[Secret], Awaitable[list[str]]]
+LATEST_VERSION = schema.load_packaged_schema().latest_version
+MINIMAL_FUNCTION_FILES = tuple(
     f
     for f in schema.load_packaged_schema().functions
     if f.file in {"access/grants.sql", "foundation/clock.sql"}
 )
-HOLDFAST = (sys.executable, "-m", "holdfast")
+HOLDFAST_COMMAND = (sys.executable, "-m", "holdfast")
 # Imports first, then waits for the word: so that the kill hits the migration and not the start of Python.
-CHILD = """
+MIGRATE_SCRIPT = """
 import asyncio, sys
 from holdfast import settings
 from holdfast.engine import install
@@ -45,7 +45,7 @@ print("done", flush=True)
 """
 
 
-def environment(url: Secret) -> dict[str, str]:
+def build_environment(url: Secret) -> dict[str, str]:
     return {**os.environ, "DATABASE_URL": url.reveal()}
 
 
@@ -60,7 +60,7 @@ async def clean_url(server_url: Secret, settings: Settings) -> AsyncGenerator[Se
     await scratch.drop_database(server_url, name, settings)
 
 
-async def versions(url: Secret, settings: Settings) -> frozenset[int]:
+async def read_installed_versions(url: Secret, settings: Settings) -> frozenset[int]:
     return (await install.read_schema_status(url, settings)).installed.versions
 
 
@@ -69,9 +69,9 @@ async def test_installs_once_and_then_has_nothing_to_do(empty_url: Secret, setti
     with telemetry.subscription(lambda name, _: events.append(name)):
         first = await install.migrate_database(empty_url, settings)
         again = await install.migrate_database(empty_url, settings)
-    assert first.versions == tuple(range(1, LATEST + 1))
+    assert first.versions == tuple(range(1, LATEST_VERSION + 1))
     assert first.functions
-    assert (again.versions, again.functions, again.version) == ((), False, LATEST)
+    assert (again.versions, again.functions, again.version) == ((), False, LATEST_VERSION)
     assert events == ["schema.migrated"]
     assert (await install.read_schema_status(empty_url, settings)).is_current
 
@@ -85,12 +85,12 @@ async def test_verify_passes_on_what_migrate_made(empty_url: Secret, settings: S
 
 @pytest.mark.slow
 async def test_ten_processes_at_once(
-    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
+    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: CatalogReader
 ) -> None:
     children = [
         subprocess.Popen(
-            [*HOLDFAST, "migrate", "up", "--json"],
-            env=environment(empty_url),
+            [*HOLDFAST_COMMAND, "migrate", "up", "--json"],
+            env=build_environment(empty_url),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -100,32 +100,32 @@ async def test_ten_processes_at_once(
     answers = [await asyncio.to_thread(child.communicate) for child in children]
     assert [child.returncode for child in children] == [0] * 10, answers
     applied = [json.loads(out)["applied"] for out, _ in answers]
-    assert sorted(applied) == [[]] * 9 + [list(range(1, LATEST + 1))]
+    assert sorted(applied) == [[]] * 9 + [list(range(1, LATEST_VERSION + 1))]
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
 @pytest.mark.slow
 async def test_kill_9_at_random_instants_leaves_a_state_from_which_the_next_run_goes_on(
-    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
+    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: CatalogReader
 ) -> None:
     chance = random.Random(20)
     killed = 0
     for _ in range(15):
-        killed += await asyncio.to_thread(kill_one, empty_url, chance.uniform(0.0, 0.25))
+        killed += await asyncio.to_thread(kill_migration, empty_url, chance.uniform(0.0, 0.25))
         # The server may still be at its last statement; then it sees that nobody is there.
-        result = await wait_until(lambda: whole_or_nothing(empty_url, settings), what="all or nothing")
+        result = await wait_until(lambda: find_partial_migration(empty_url, settings), what="all or nothing")
         if result == "whole":
-            await uninstall(empty_url)
+            await drop_schemas(empty_url)
     assert killed >= 3, "hardly any migration was killed; make the delays shorter"
     await install.migrate_database(empty_url, settings)
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
-def kill_one(url: Secret, delay: float) -> bool:
+def kill_migration(url: Secret, delay: float) -> bool:
     """Whether the child was killed before it was done."""
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD],
-        env=environment(url),
+        [sys.executable, "-c", MIGRATE_SCRIPT],
+        env=build_environment(url),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -143,14 +143,14 @@ def kill_one(url: Secret, delay: float) -> bool:
         return "done" not in child.stdout.read()
 
 
-async def whole_or_nothing(url: Secret, settings: Settings) -> str | None:
-    result = await versions(url, settings)
+async def find_partial_migration(url: Secret, settings: Settings) -> str | None:
+    result = await read_installed_versions(url, settings)
     if not result:
         return "nothing"
-    return "whole" if result == frozenset(range(1, LATEST + 1)) else None
+    return "whole" if result == frozenset(range(1, LATEST_VERSION + 1)) else None
 
 
-async def uninstall(url: Secret) -> None:
+async def drop_schemas(url: Secret) -> None:
     connection = await asyncpg.connect(url.reveal())
     await connection.execute("drop schema if exists holdfast, pgmq, pgmq_public cascade")
     # The owner's defaults for new functions are not in any schema.
@@ -161,7 +161,7 @@ async def uninstall(url: Secret) -> None:
 
 
 async def test_cancelled_runs_strand_no_lock(
-    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
+    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: CatalogReader
 ) -> None:
     for step in range(12):
         run = asyncio.create_task(install.migrate_database(empty_url, settings))
@@ -176,40 +176,48 @@ async def test_cancelled_runs_strand_no_lock(
 
 @pytest.mark.parametrize("bare", [False, True])
 async def test_the_script_makes_the_same_schema(
-    bare: bool, empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue, tmp_path: Path
+    bare: bool,
+    empty_url: Secret,
+    clean_url: Secret,
+    settings: Settings,
+    catalogue: CatalogReader,
+    tmp_path: Path,
 ) -> None:
-    psql(
+    run_psql(
         empty_url,
         install.build_migration_script(bare=bare),
         tmp_path,
         *(["--single-transaction"] if bare else []),
     )
     assert await catalogue(empty_url) == await catalogue(clean_url)
-    assert await rows(empty_url) == await rows(clean_url)
+    assert await list_migration_rows(empty_url) == await list_migration_rows(clean_url)
     assert (await install.migrate_database(empty_url, settings)).versions == ()
 
 
 async def test_the_script_refuses_a_schema_at_another_version(url: Secret, tmp_path: Path) -> None:
-    before = await rows(url)
+    before = await list_migration_rows(url)
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        psql(url, install.build_migration_script(), tmp_path)
-    assert f"the schema is at version {LATEST}, and this script starts from version 0" in refused.value.stderr
-    assert await rows(url) == before
+        run_psql(url, install.build_migration_script(), tmp_path)
+    assert (
+        f"the schema is at version {LATEST_VERSION}, and this script starts from version 0"
+        in refused.value.stderr
+    )
+    assert await list_migration_rows(url) == before
 
 
-def psql(url: Secret, text: str, folder: Path, *options: str) -> None:
+def run_psql(url: Secret, text: str, folder: Path, *options: str) -> None:
     file = folder / "script.sql"
     file.write_text(text, encoding="utf-8")
     subprocess.run(
-        [*HOLDFAST, "db", "psql", "--", "-Xq", *options, "-v", "ON_ERROR_STOP=1", "-f", str(file)],
-        env=environment(url),
+        [*HOLDFAST_COMMAND, "db", "psql", "--", "-Xq", *options, "-v", "ON_ERROR_STOP=1", "-f", str(file)],
+        env=build_environment(url),
         check=True,
         capture_output=True,
         text=True,
     )
 
 
-async def rows(url: Secret) -> list[tuple[Any, ...]]:
+async def list_migration_rows(url: Secret) -> list[tuple[Any, ...]]:
     connection = await asyncpg.connect(url.reveal())
     result = await connection.fetch(
         "select version, name, checksum, breaking, applied_by from holdfast.migrations order by 1"
@@ -220,45 +228,47 @@ async def rows(url: Secret) -> list[tuple[Any, ...]]:
 
 
 def test_the_script_is_the_same_in_every_process() -> None:
-    def printed(seed: str) -> bytes:
+    def print_script(seed: str) -> bytes:
         return subprocess.run(
-            [*HOLDFAST, "migrate", "sql"],
+            [*HOLDFAST_COMMAND, "migrate", "sql"],
             env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,
         ).stdout
 
-    assert printed("1") == printed("2") == install.build_migration_script().encode()
+    assert print_script("1") == print_script("2") == install.build_migration_script().encode()
 
 
 NEXT_RELEASE = SchemaFiles(
     (
         *schema.load_packaged_schema().migrations,
-        SchemaMigration(LATEST + 1, "next", "alter table holdfast.workers add column note text;"),
+        SchemaMigration(LATEST_VERSION + 1, "next", "alter table holdfast.workers add column note text;"),
     ),
     schema.load_packaged_schema().functions,
 )
 
 
-@pytest.mark.parametrize("at", range(1, LATEST + 1))
+@pytest.mark.parametrize("at", range(1, LATEST_VERSION + 1))
 async def test_upgrades_from_every_earlier_version(
-    at: int, empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue
+    at: int, empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: CatalogReader
 ) -> None:
-    earlier = SchemaFiles(schema.load_packaged_schema().migrations[:at], FEW)
+    earlier = SchemaFiles(schema.load_packaged_schema().migrations[:at], MINIMAL_FUNCTION_FILES)
     await install.migrate_database(empty_url, settings, files=earlier)
     done = await install.migrate_database(empty_url, settings, files=NEXT_RELEASE)
-    assert done.versions == tuple(range(at + 1, LATEST + 2))
+    assert done.versions == tuple(range(at + 1, LATEST_VERSION + 2))
     await install.migrate_database(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
 
 
 async def test_the_script_upgrades_too(
-    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: Catalogue, tmp_path: Path
+    empty_url: Secret, clean_url: Secret, settings: Settings, catalogue: CatalogReader, tmp_path: Path
 ) -> None:
     await install.migrate_database(
-        empty_url, settings, files=SchemaFiles(schema.load_packaged_schema().migrations[:1], FEW)
+        empty_url,
+        settings,
+        files=SchemaFiles(schema.load_packaged_schema().migrations[:1], MINIMAL_FUNCTION_FILES),
     )
-    psql(empty_url, install.build_migration_script(1, files=NEXT_RELEASE), tmp_path)
+    run_psql(empty_url, install.build_migration_script(1, files=NEXT_RELEASE), tmp_path)
     await install.migrate_database(clean_url, settings, files=NEXT_RELEASE)
     assert await catalogue(empty_url) == await catalogue(clean_url)
     assert (await install.read_schema_status(empty_url, settings, files=NEXT_RELEASE)).is_current
@@ -266,11 +276,13 @@ async def test_the_script_upgrades_too(
 
 async def test_a_changed_function_file_renews_all_functions(empty_url: Secret, settings: Settings) -> None:
     files = schema.load_packaged_schema()
-    await install.migrate_database(empty_url, settings, files=SchemaFiles(files.migrations[:1], FEW))
+    await install.migrate_database(
+        empty_url, settings, files=SchemaFiles(files.migrations[:1], MINIMAL_FUNCTION_FILES)
+    )
     added = FunctionFile(
         "zebra.sql", "create function holdfast.zebra() returns int language sql as 'select 7';"
     )
-    more = SchemaFiles(files.migrations[:1], (*FEW, added))
+    more = SchemaFiles(files.migrations[:1], (*MINIMAL_FUNCTION_FILES, added))
     done = await install.migrate_database(empty_url, settings, files=more)
     assert (done.versions, done.functions) == ((), True)
     connection = await asyncpg.connect(empty_url.reveal())
@@ -285,7 +297,7 @@ async def test_files_for_an_extension_are_left_out_where_it_is_installed(
     empty_url: Secret, settings: Settings
 ) -> None:
     marked = FunctionFile("queue.sql", "create table holdfast.from_us ();", unless_extension="pgmq")
-    files = SchemaFiles(schema.load_packaged_schema().migrations[:1], (*FEW, marked))
+    files = SchemaFiles(schema.load_packaged_schema().migrations[:1], (*MINIMAL_FUNCTION_FILES, marked))
     connection = await asyncpg.connect(empty_url.reveal())
     await connection.execute(
         "insert into pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) "
@@ -314,7 +326,7 @@ async def test_waits_for_another_migration_without_holding_a_snapshot(
             await asyncio.wait_for(waiting.wait(), 20)
             assert not run.done()
     assert (await run).versions
-    await uninstall(empty_url)
+    await drop_schemas(empty_url)
     monkeypatch.setattr(install, "MAX_LOCK_WAIT", timedelta(0))
     async with holder.transaction():
         await holder.execute("select pg_advisory_xact_lock($1)", install.MIGRATION_LOCK_ID)
@@ -326,10 +338,10 @@ async def test_waits_for_another_migration_without_holding_a_snapshot(
 async def test_retries_when_running_work_holds_a_table(
     empty_url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = SchemaFiles(schema.load_packaged_schema().migrations[:1], FEW)
+    first = SchemaFiles(schema.load_packaged_schema().migrations[:1], MINIMAL_FUNCTION_FILES)
     await install.migrate_database(empty_url, settings, files=first)
     more = SchemaMigration(2, "column", "alter table holdfast.migrations add column note text;")
-    files = SchemaFiles((*first.migrations, more), FEW)
+    files = SchemaFiles((*first.migrations, more), MINIMAL_FUNCTION_FILES)
     hasty = replace(settings, lock_timeout=timedelta(milliseconds=20))
     reader = await asyncpg.connect(empty_url.reveal())
     waiting = asyncio.Event()
@@ -341,11 +353,12 @@ async def test_retries_when_running_work_holds_a_table(
     assert (await run).versions == (2,)
     monkeypatch.setattr(install, "MAX_LOCK_ATTEMPTS", 2)
     third = SchemaFiles(
-        (*files.migrations, replace(more, version=3, sql=more.sql.replace("note", "other"))), FEW
+        (*files.migrations, replace(more, version=3, sql=more.sql.replace("note", "other"))),
+        MINIMAL_FUNCTION_FILES,
     )
     async with reader.transaction():
         await reader.execute("lock table holdfast.migrations in row share mode")
         with pytest.raises(SchemaBusyError, match="2 attempts"):
             await install.migrate_database(empty_url, hasty, files=third)
     await reader.close()
-    assert await versions(empty_url, settings) == {1, 2}
+    assert await read_installed_versions(empty_url, settings) == {1, 2}

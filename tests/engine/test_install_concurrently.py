@@ -18,21 +18,23 @@ from holdfast.engine.schema import SchemaFiles, SchemaMigration
 from holdfast.errors import DatabaseError
 from holdfast.settings import Secret, Settings
 
-FIRST = schema.load_packaged_schema().migrations[0]
-FEW = tuple(
+BASELINE_MIGRATION = schema.load_packaged_schema().migrations[0]
+MINIMAL_FUNCTION_FILES = tuple(
     f
     for f in schema.load_packaged_schema().functions
     if f.file in {"access/grants.sql", "foundation/clock.sql"}
 )
-TABLE = SchemaMigration(2, "things", "create table holdfast.things (n integer);")
-INDEX = SchemaMigration(
+TABLE_MIGRATION = SchemaMigration(2, "things", "create table holdfast.things (n integer);")
+INDEX_MIGRATION = SchemaMigration(
     3,
     "things_index",
     "-- holdfast: concurrently\ncreate unique index concurrently things_n on holdfast.things (n);\n",
     concurrently=True,
 )
-AFTER = SchemaMigration(4, "after", "alter table holdfast.things add column m integer;")
-FILES = SchemaFiles((FIRST, TABLE, INDEX, AFTER), FEW)
+LAST_MIGRATION = SchemaMigration(4, "after", "alter table holdfast.things add column m integer;")
+SCHEMA_FILES = SchemaFiles(
+    (BASELINE_MIGRATION, TABLE_MIGRATION, INDEX_MIGRATION, LAST_MIGRATION), MINIMAL_FUNCTION_FILES
+)
 
 Database: TypeAlias = "asyncpg.Connection[Any]"
 
@@ -44,7 +46,7 @@ async def database(empty_url: Secret) -> AsyncGenerator[Database]:
     await connection.close()
 
 
-async def index(connection: Database) -> bool | None:
+async def is_index_valid(connection: Database) -> bool | None:
     """Whether the index is valid; None when there is none."""
     rows: bool | None = await connection.fetchval(
         "select indisvalid from pg_index where indexrelid = to_regclass('holdfast.things_n')"
@@ -55,42 +57,49 @@ async def index(connection: Database) -> bool | None:
 async def test_runs_between_the_transactions(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    done = await install.migrate_database(empty_url, settings, files=FILES)
+    done = await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)
     assert done.versions == (1, 2, 3, 4)
-    assert await index(database) is True
-    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == ()
+    assert await is_index_valid(database) is True
+    assert (await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)).versions == ()
 
 
 async def test_ten_at_once_do_not_wait_for_each_other_for_ever(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    runs = [install.migrate_database(empty_url, settings, files=FILES) for _ in range(10)]
+    runs = [install.migrate_database(empty_url, settings, files=SCHEMA_FILES) for _ in range(10)]
     done = await asyncio.wait_for(asyncio.gather(*runs), 60)
     assert sorted(version for each in done for version in each.versions) == [1, 2, 3, 4]
-    assert await index(database) is True
+    assert await is_index_valid(database) is True
 
 
 async def test_a_failed_build_is_cleaned_up_and_run_again(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(
+        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
+    )
     await database.execute("insert into holdfast.things values (1), (1)")
     with pytest.raises(DatabaseError, match=r"migrations/0003_things_index\.sql"):
-        await install.migrate_database(empty_url, settings, files=FILES)
-    assert await index(database) is False, "PostgreSQL leaves an invalid index behind"
-    assert (await install.read_schema_status(empty_url, settings, files=FILES)).installed.versions == {1, 2}
+        await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)
+    assert await is_index_valid(database) is False, "PostgreSQL leaves an invalid index behind"
+    assert (await install.read_schema_status(empty_url, settings, files=SCHEMA_FILES)).installed.versions == {
+        1,
+        2,
+    }
     await database.execute("delete from holdfast.things")
-    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == (3, 4)
-    assert await index(database) is True
+    assert (await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)).versions == (3, 4)
+    assert await is_index_valid(database) is True
 
 
 async def test_an_index_that_was_finished_but_not_recorded_is_kept(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
-    await database.execute(INDEX.sql)
+    await install.migrate_database(
+        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
+    )
+    await database.execute(INDEX_MIGRATION.sql)
     before = await database.fetchval("select to_regclass('holdfast.things_n')::oid")
-    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == (3, 4)
+    assert (await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)).versions == (3, 4)
     assert await database.fetchval("select to_regclass('holdfast.things_n')::oid") == before
 
 
@@ -98,21 +107,23 @@ async def test_a_cancelled_build_goes_on_later(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
     """The build waits for a transaction that has seen the table; it is cancelled while it waits."""
-    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(
+        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
+    )
     blocker = await asyncpg.connect(empty_url.reveal())
     async with blocker.transaction():
         await blocker.execute("insert into holdfast.things values (1)")
-        run = asyncio.create_task(install.migrate_database(empty_url, settings, files=FILES))
+        run = asyncio.create_task(install.migrate_database(empty_url, settings, files=SCHEMA_FILES))
         await asyncio.wait_for(building(database), 20)
         run.cancel()
         await asyncio.wait([run])
         assert run.cancelled()
     await blocker.close()
-    assert (await install.migrate_database(empty_url, settings, files=FILES)).versions == (3, 4)
-    assert await index(database) is True
+    assert (await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)).versions == (3, 4)
+    assert await is_index_valid(database) is True
 
 
-CHILD = """
+MIGRATE_SCRIPT = """
 import asyncio, pathlib, sys
 from holdfast import settings
 from holdfast.engine import install, schema
@@ -122,9 +133,9 @@ asyncio.run(install.migrate_database(loaded.database_url, loaded, files=files))
 """
 
 
-def written(folder: Path) -> Path:
-    texts = {file.path: file.sql for migration in FILES.migrations for file in migration.files}
-    texts |= {f"functions/{function.file}": function.sql for function in FILES.functions}
+def write_schema_files(folder: Path) -> Path:
+    texts = {file.path: file.sql for migration in SCHEMA_FILES.migrations for file in migration.files}
+    texts |= {f"functions/{function.file}": function.sql for function in SCHEMA_FILES.functions}
     for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,22 +148,24 @@ async def test_kill_9_while_the_server_still_builds(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     """The server goes on building for a process that is gone; the next run has to get along with that."""
-    await install.migrate_database(empty_url, settings, files=SchemaFiles((FIRST, TABLE), FEW))
+    await install.migrate_database(
+        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
+    )
     blocker = await asyncpg.connect(empty_url.reveal())
     async with blocker.transaction():
         await blocker.execute("insert into holdfast.things values (1)")
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(written(tmp_path))],
+            [sys.executable, "-c", MIGRATE_SCRIPT, str(write_schema_files(tmp_path))],
             env={**os.environ, "DATABASE_URL": empty_url.reveal()},
         )
         await asyncio.wait_for(building(database), 30)
         child.kill()
         child.wait()
-        run = asyncio.create_task(install.migrate_database(empty_url, settings, files=FILES))
+        run = asyncio.create_task(install.migrate_database(empty_url, settings, files=SCHEMA_FILES))
         await asyncio.wait_for(dropping(database), 30)
     await blocker.close()
     assert (await asyncio.wait_for(run, 60)).versions == (3, 4)
-    assert await index(database) is True
+    assert await is_index_valid(database) is True
 
 
 async def dropping(connection: Database) -> None:
@@ -175,7 +188,7 @@ async def test_the_script_runs_it_outside_the_transactions(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     file = tmp_path / "script.sql"
-    file.write_text(migration_script.build_migration_script(files=FILES), encoding="utf-8")
+    file.write_text(migration_script.build_migration_script(files=SCHEMA_FILES), encoding="utf-8")
     subprocess.run(
         [
             sys.executable,
@@ -194,5 +207,5 @@ async def test_the_script_runs_it_outside_the_transactions(
         check=True,
         capture_output=True,
     )
-    assert await index(database) is True
-    assert (await install.read_schema_status(empty_url, settings, files=FILES)).is_current
+    assert await is_index_valid(database) is True
+    assert (await install.read_schema_status(empty_url, settings, files=SCHEMA_FILES)).is_current

@@ -29,7 +29,7 @@ def pooled(empty_url: Secret, mode: str) -> Generator[Secret]:
         yield url
 
 
-async def answers(url: Secret, settings: Settings) -> bool:
+async def is_database_reachable(url: Secret, settings: Settings) -> bool:
     try:
         async with open_connection(url, settings):
             return True
@@ -40,7 +40,7 @@ async def answers(url: Secret, settings: Settings) -> bool:
 async def test_several_at_once_with_an_index_built_concurrently(
     pooled: Secret, empty_url: Secret, settings: Settings
 ) -> None:
-    await wait_until(lambda: answers(pooled, settings), what="the pooler answers")
+    await wait_until(lambda: is_database_reachable(pooled, settings), what="the pooler answers")
     index = SchemaMigration(
         schema.load_packaged_schema().latest_version + 1,
         "index",
@@ -61,7 +61,7 @@ async def test_several_at_once_with_an_index_built_concurrently(
 
 
 async def test_doctor_sees_through_it(pooled: Secret, mode: str, settings: Settings) -> None:
-    await wait_until(lambda: answers(pooled, settings), what="the pooler answers")
+    await wait_until(lambda: is_database_reachable(pooled, settings), what="the pooler answers")
     await install.migrate_database(pooled, settings)
     (finding,) = [f for f in await doctor.run_doctor_checks(pooled, settings) if f.check == "pooler"]
     assert finding.level == ("warn" if mode == "transaction" else "ok")

@@ -20,11 +20,13 @@ from holdfast.engine.embedded import home as embedded_home
 from holdfast.engine.schema import FunctionFile, SchemaFiles, SchemaMigration
 from holdfast.settings import Secret, Settings, load_settings
 
-FILES = schema.load_packaged_schema()
-FEW = tuple(f for f in FILES.functions if f.file in {"access/grants.sql", "foundation/clock.sql"})
+SCHEMA_FILES = schema.load_packaged_schema()
+MINIMAL_FUNCTION_FILES = tuple(
+    f for f in SCHEMA_FILES.functions if f.file in {"access/grants.sql", "foundation/clock.sql"}
+)
 
 
-async def applied(connection: Any) -> list[Any]:
+async def list_applied_migrations(connection: Any) -> list[Any]:
     rows = await connection.fetch("select * from holdfast.migrations order by version")
     return [*rows, *await connection.fetch("select * from holdfast.function_set")]
 
@@ -37,12 +39,12 @@ async def add_version(connection: Any, *, breaking: bool = False) -> None:
 
 async def test_older_code_never_touches_a_newer_schema(conn: Any, url: Secret, settings: Settings) -> None:
     await add_version(conn)
-    before = await applied(conn)
+    before = await list_applied_migrations(conn)
     with pytest.raises(errors.SchemaTooNewError) as refused:
         await install.migrate_database(url, settings)
     assert "holdfast>=99.0" in (refused.value.fix or "")
     assert refused.value.exit_code == 4
-    assert await applied(conn) == before
+    assert await list_applied_migrations(conn) == before
 
 
 # The rows that the migrations from before the first release left behind.
@@ -62,7 +64,7 @@ async def test_a_schema_of_unreleased_migrations_is_refused(
         list(enumerate(UNRELEASED_MIGRATIONS, start=1)),
     )
     await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = '0.1.0.dev0'")
-    before = await applied(conn)
+    before = await list_applied_migrations(conn)
     with pytest.raises(errors.SchemaChangedError, match="unreleased version") as refused:
         await install.migrate_database(url, settings)
     assert "drop schema holdfast" in (refused.value.fix or "")
@@ -72,7 +74,7 @@ async def test_a_schema_of_unreleased_migrations_is_refused(
     assert (finding.level, finding.text) == ("fail", schema_status.UNRELEASED_SCHEMA_MESSAGE)
     assert finding.fix is not None
     assert "holdfast migrate" in finding.fix
-    assert await applied(conn) == before
+    assert await list_applied_migrations(conn) == before
 
 
 async def test_older_code_works_on_a_newer_schema_unless_that_broke_with_it(conn: Any) -> None:
@@ -93,8 +95,8 @@ async def test_older_code_does_not_put_its_functions_over_newer_ones(
 
 
 async def test_a_released_file_that_was_edited_is_named(conn: Any, url: Secret, settings: Settings) -> None:
-    edited = replace(FILES.migrations[0], sql=FILES.migrations[0].sql + "-- a thought\n")
-    files = SchemaFiles((edited, *FILES.migrations[1:]), FILES.functions)
+    edited = replace(SCHEMA_FILES.migrations[0], sql=SCHEMA_FILES.migrations[0].sql + "-- a thought\n")
+    files = SchemaFiles((edited, *SCHEMA_FILES.migrations[1:]), SCHEMA_FILES.functions)
     with pytest.raises(errors.SchemaChangedError, match=r"0001_baseline"):
         await install.migrate_database(url, settings, files=files)
     assert (await install.read_schema_status(url, settings, files=files)).changed_migrations == (
@@ -109,18 +111,20 @@ async def test_verify_names_the_fix_when_missing_or_outdated(
         with pytest.raises(errors.SchemaMissingError) as missing:
             await install.verify_schema(connection)
     assert missing.value.fix == "Run: holdfast migrate"
-    more = SchemaFiles((*FILES.migrations, SchemaMigration(9000, "more", "select 1;")), FILES.functions)
+    more = SchemaFiles(
+        (*SCHEMA_FILES.migrations, SchemaMigration(9000, "more", "select 1;")), SCHEMA_FILES.functions
+    )
     with pytest.raises(errors.SchemaOutdatedError, match="needs 9000"):
         await install.verify_schema(conn, files=more)
     with pytest.raises(errors.SchemaOutdatedError, match="newer functions"):
-        await install.verify_schema(conn, files=SchemaFiles(FILES.migrations, FEW))
+        await install.verify_schema(conn, files=SchemaFiles(SCHEMA_FILES.migrations, MINIMAL_FUNCTION_FILES))
 
 
 async def test_a_failing_migration_names_file_and_line_and_changes_nothing(
     empty_url: Secret, settings: Settings
 ) -> None:
     broken = SchemaMigration(2, "broken", "create table holdfast.fine ();\n\nselect no_such_column;\n")
-    files = SchemaFiles((FILES.migrations[0], broken), FEW)
+    files = SchemaFiles((SCHEMA_FILES.migrations[0], broken), MINIMAL_FUNCTION_FILES)
     with pytest.raises(errors.DatabaseError, match=r"migrations/0002_broken\.sql, line 3: .*no_such_column"):
         await install.migrate_database(empty_url, settings, files=files)
     assert (await install.read_schema_status(empty_url, settings, files=files)).installed.owner is None
@@ -132,7 +136,9 @@ async def test_the_line_is_right_in_a_file_that_depends_on_an_extension(
     broken = FunctionFile("q.sql", "-- holdfast: unless-extension pgmq\nselect 1;\nselect wrong;\n", "pgmq")
     with pytest.raises(errors.DatabaseError, match=r"functions/q\.sql, line 3: .*wrong"):
         await install.migrate_database(
-            empty_url, settings, files=SchemaFiles(FILES.migrations[:1], (*FEW, broken))
+            empty_url,
+            settings,
+            files=SchemaFiles(SCHEMA_FILES.migrations[:1], (*MINIMAL_FUNCTION_FILES, broken)),
         )
 
 
@@ -145,12 +151,12 @@ async def test_what_somebody_else_put_into_the_schema_does_not_stop_an_upgrade(
     )
     more = FunctionFile("zz.sql", "select 1;")
     await install.migrate_database(
-        url, settings, files=SchemaFiles(FILES.migrations, (*FILES.functions, more))
+        url, settings, files=SchemaFiles(SCHEMA_FILES.migrations, (*SCHEMA_FILES.functions, more))
     )
     assert await conn.fetchval("select has_table_privilege('authenticated', 'holdfast.theirs', 'select')")
 
 
-def server(**changes: Any) -> preflight.ServerInfo:
+def build_server_info(**changes: Any) -> preflight.ServerInfo:
     fine = preflight.ServerInfo(
         version_number=140000,
         version="14.0",
@@ -168,14 +174,14 @@ def server(**changes: Any) -> preflight.ServerInfo:
 
 
 def test_postgresql_before_14() -> None:
-    preflight.require_writable_server(server())
+    preflight.require_writable_server(build_server_info())
     with pytest.raises(errors.DatabaseTooOldError, match=r"PostgreSQL 13\.9; Holdfast needs 14"):
-        preflight.require_writable_server(server(version_number=130009, version="13.9"))
+        preflight.require_writable_server(build_server_info(version_number=130009, version="13.9"))
 
 
 def test_a_standby() -> None:
     with pytest.raises(errors.DatabaseReadOnlyError) as refused:
-        preflight.require_writable_server(server(is_standby=True, read_only=True))
+        preflight.require_writable_server(build_server_info(is_standby=True, read_only=True))
     assert "primary" in (refused.value.fix or "")
 
 
@@ -235,21 +241,23 @@ async def test_no_right_to_create_a_schema_names_the_grant(stranger: Secret, set
 
 
 async def test_a_schema_of_somebody_else(stranger: Secret, empty_url: Secret, settings: Settings) -> None:
-    few = SchemaFiles(FILES.migrations[:1], FEW)
+    few = SchemaFiles(SCHEMA_FILES.migrations[:1], MINIMAL_FUNCTION_FILES)
     await install.migrate_database(empty_url, settings, files=few)
     with pytest.raises(errors.DatabasePermissionError, match="Role hf_stranger"):
         await install.migrate_database(stranger, settings)
     async with open_connection(empty_url, settings) as connection:
         role = urlsplit(stranger.reveal()).username
         await connection.execute(f"grant holdfast_worker to {role}")
-        await connection.execute(f"grant create on database {await database(connection)} to {role}")
+        await connection.execute(
+            f"grant create on read_database_name {await read_database_name(connection)} to {role}"
+        )
     with pytest.raises(errors.DatabasePermissionError, match="belongs to holdfast_owner"):
         await install.migrate_database(stranger, settings)
     async with open_connection(stranger, settings) as connection:
         await install.verify_schema(connection, files=few)
 
 
-async def database(connection: Any) -> str:
+async def read_database_name(connection: Any) -> str:
     name: str = await connection.fetchval("select quote_ident(current_database())")
     return name
 
@@ -288,7 +296,7 @@ def test_versions_are_ordered_as_packages_order_them() -> None:
     assert schema_status.version_sort_key("1.0") == schema_status.version_sort_key("1.0.0")
 
 
-def files_in(folder: Path, **texts: str) -> SchemaFiles:
+def load_schema_files(folder: Path, **texts: str) -> SchemaFiles:
     for name, text in texts.items():
         path = folder / f"{name.replace('__', '/')}.sql"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +305,7 @@ def files_in(folder: Path, **texts: str) -> SchemaFiles:
 
 
 def test_directives(tmp_path: Path) -> None:
-    files = files_in(
+    files = load_schema_files(
         tmp_path,
         migrations__0001_a="-- holdfast: breaking\nselect 1;",
         migrations__0002_b="-- holdfast: concurrently, breaking\ncreate index concurrently b on h.b (n);",
@@ -313,7 +321,7 @@ def test_directives(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -> None:
-    files = files_in(
+    files = load_schema_files(
         tmp_path,
         migrations__0001_a__2_second="select 2;",
         migrations__0001_a__1_first="-- holdfast: breaking\nselect 1;",
@@ -349,11 +357,11 @@ def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -
 def test_files_that_cannot_be_right(texts: dict[str, str], complaint: str, tmp_path: Path) -> None:
     (tmp_path / "functions").mkdir()
     with pytest.raises(ValueError, match=complaint):
-        files_in(tmp_path, **texts)
+        load_schema_files(tmp_path, **texts)
 
 
 def test_released_numbers_have_no_gap() -> None:
-    assert [m.version for m in FILES.migrations] == list(range(1, FILES.latest_version + 1))
+    assert [m.version for m in SCHEMA_FILES.migrations] == list(range(1, SCHEMA_FILES.latest_version + 1))
 
 
 def test_script_bounds() -> None:
@@ -361,15 +369,15 @@ def test_script_bounds() -> None:
         install.build_migration_script(3, 2)
     with pytest.raises(errors.InvalidError):
         install.build_migration_script(0, 8888)
-    next_migration = SchemaMigration(FILES.latest_version + 1, "more", "select 1;")
-    files = SchemaFiles((*FILES.migrations, next_migration), FILES.functions)
+    next_migration = SchemaMigration(SCHEMA_FILES.latest_version + 1, "more", "select 1;")
+    files = SchemaFiles((*SCHEMA_FILES.migrations, next_migration), SCHEMA_FILES.functions)
     assert "-- functions/access/grants.sql" not in install.build_migration_script(
-        0, FILES.latest_version, files=files
+        0, SCHEMA_FILES.latest_version, files=files
     )
     assert "-- functions/access/grants.sql" in install.build_migration_script(files=files)
 
 
 def test_line_endings_do_not_change_a_checksum(tmp_path: Path) -> None:
-    unix = files_in(tmp_path, migrations__0001_a="select 1;\nselect 2;\n", functions__a="")
+    unix = load_schema_files(tmp_path, migrations__0001_a="select 1;\nselect 2;\n", functions__a="")
     (tmp_path / "migrations" / "0001_a.sql").write_bytes(b"select 1;\r\nselect 2;\r\n")
     assert schema.load_schema_files(tmp_path).migrations[0].checksum == unix.migrations[0].checksum

@@ -23,7 +23,7 @@ from holdfast.engine.schema_status import SCHEMA_ROLES
 from holdfast.settings import Secret, Settings, load_settings
 
 pytestmark = pytest.mark.slow
-OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+SERVER_OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def own_server() -> Generator[Secret]:
     home = Path(tempfile.mkdtemp(prefix="holdfast-roles-"))
     home.chmod(0o755)
     settings = load_settings({"home": str(home)})
-    with embedded.start_server(settings, options=OPTIONS) as server:
+    with embedded.start_server(settings, options=SERVER_OPTIONS) as server:
         yield server.url
     embedded.stop_server(settings)
     shutil.rmtree(home, ignore_errors=True)
@@ -41,13 +41,13 @@ def own_server() -> Generator[Secret]:
 async def admin(own_server: Secret) -> AsyncGenerator[Any]:
     """A superuser on a server that has none of our roles."""
     connection = await asyncpg.connect(own_server.reveal())
-    await clear(connection)
+    await drop_roles_and_databases(connection)
     yield connection
-    await clear(connection)
+    await drop_roles_and_databases(connection)
     await connection.close()
 
 
-async def clear(admin: Any) -> None:
+async def drop_roles_and_databases(admin: Any) -> None:
     for row in await admin.fetch("select datname from pg_database where datname like 'hf_%'"):
         await admin.execute(f'drop database "{row["datname"]}" with (force)')
     # Members first: a role that granted a membership cannot go before the member.
@@ -59,26 +59,28 @@ async def clear(admin: Any) -> None:
         await admin.execute(f"drop role {roles.quote_identifier(row['rolname'])}")
 
 
-async def make(admin: Any, server: Secret, *, attributes: str = "", role: str | None = None) -> Secret:
+async def create_database_with_login(
+    admin: Any, server: Secret, *, attributes: str = "", role: str | None = None
+) -> Secret:
     """A database that belongs to a login with these attributes, and the address of both."""
     name = f"hf_{uuid.uuid4().hex[:12]}"
     login = role or name
     if role is None:
         await admin.execute(f"create role {name} login password 'word' {attributes}")
     await admin.execute(f"create database {name} owner {login}")
-    return as_role(scratch.build_database_url(server, name), login)
+    return replace_url_role(scratch.build_database_url(server, name), login)
 
 
-def as_role(url: Secret, role: str) -> Secret:
+def replace_url_role(url: Secret, role: str) -> Secret:
     parts = urlsplit(url.reveal())
     return Secret(urlunsplit(parts._replace(netloc=f"{role}:word@{parts.netloc.rpartition('@')[2]}")))
 
 
-def name_of(url: Secret) -> str:
+def get_database_name(url: Secret) -> str:
     return str(urlsplit(url.reveal()).username)
 
 
-async def owners(url: Secret) -> set[str]:
+async def list_object_owners(url: Secret) -> set[str]:
     connection = await asyncpg.connect(url.reveal())
     rows = await connection.fetch(
         "with ours as (select * from pg_namespace where nspname in ('holdfast', 'pgmq', 'pgmq_public')) "
@@ -90,38 +92,42 @@ async def owners(url: Secret) -> set[str]:
     return {row["owner"] for row in rows}
 
 
-async def attributes(admin: Any) -> dict[str, tuple[bool, bool]]:
+async def read_role_attributes(admin: Any) -> dict[str, tuple[bool, bool]]:
     rows = await admin.fetch(
         "select rolname, rolcanlogin, rolbypassrls from pg_roles where rolname = any ($1)", list(SCHEMA_ROLES)
     )
     return {row["rolname"]: (row["rolcanlogin"], row["rolbypassrls"]) for row in rows}
 
 
-RENEWED = SchemaFiles(
+SCHEMA_WITH_CHANGED_FUNCTIONS = SchemaFiles(
     load_packaged_schema().migrations,
     (*load_packaged_schema().functions, FunctionFile("zz.sql", "-- one more\nselect 1;")),
 )
 
 
 async def test_as_superuser(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = scratch.build_database_url(own_server, name_of(await make(admin, own_server)))
+    url = scratch.build_database_url(
+        own_server, get_database_name(await create_database_with_login(admin, own_server))
+    )
     assert (await install.migrate_database(url, settings)).missing_roles == ()
-    assert await owners(url) == {"holdfast_owner"}
-    assert await attributes(admin) == {role: (False, role == "service_role") for role in SCHEMA_ROLES}
+    assert await list_object_owners(url) == {"holdfast_owner"}
+    assert await read_role_attributes(admin) == {
+        role: (False, role == "service_role") for role in SCHEMA_ROLES
+    }
 
 
 async def test_as_a_role_that_may_create_roles(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = await make(admin, own_server, attributes="createrole")
+    url = await create_database_with_login(admin, own_server, attributes="createrole")
     assert (await install.migrate_database(url, settings)).missing_roles == ()
-    assert await owners(url) == {"holdfast_owner"}
-    assert await attributes(admin) == dict.fromkeys(SCHEMA_ROLES, (False, False))
-    assert (await install.migrate_database(url, settings, files=RENEWED)).functions
+    assert await list_object_owners(url) == {"holdfast_owner"}
+    assert await read_role_attributes(admin) == dict.fromkeys(SCHEMA_ROLES, (False, False))
+    assert (await install.migrate_database(url, settings, files=SCHEMA_WITH_CHANGED_FUNCTIONS)).functions
     async with open_connection(url, settings) as connection:
-        await install.verify_schema(connection, files=RENEWED)
+        await install.verify_schema(connection, files=SCHEMA_WITH_CHANGED_FUNCTIONS)
 
 
 async def test_as_a_plain_owner_of_a_database(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = await make(admin, own_server)
+    url = await create_database_with_login(admin, own_server)
     skipped: list[str] = []
     with telemetry.subscription(
         lambda name, fields: skipped.append(fields["role"]) if name == "schema.role_skipped" else None
@@ -129,19 +135,19 @@ async def test_as_a_plain_owner_of_a_database(admin: Any, own_server: Secret, se
         done = await install.migrate_database(url, settings)
         again = await install.migrate_database(url, settings)
     assert tuple(skipped) == done.missing_roles == again.missing_roles == SCHEMA_ROLES, "and warned once"
-    assert await owners(url) == {name_of(url)}
+    assert await list_object_owners(url) == {get_database_name(url)}
     async with open_connection(url, settings) as connection:
         await install.verify_schema(connection)
     (finding,) = [f for f in await doctor.run_doctor_checks(url, settings) if f.check == "roles"]
     assert (finding.level, "holdfast_worker" in finding.text) == ("warn", True)
     with pytest.raises(errors.NotFoundError, match="holdfast_worker does not exist"):
-        await roles.build_grant_statements(url, settings, name_of(url), "worker")
+        await roles.build_grant_statements(url, settings, get_database_name(url), "worker")
 
 
 async def test_roles_that_appear_later_are_given_their_rights(
     admin: Any, own_server: Secret, settings: Settings
 ) -> None:
-    url = await make(admin, own_server)
+    url = await create_database_with_login(admin, own_server)
     await install.migrate_database(url, settings)
     for role in SCHEMA_ROLES:
         await admin.execute(f"create role {role} nologin")
@@ -160,10 +166,10 @@ async def test_roles_of_somebody_else_are_used_as_they_are(
     """As on a hosted server: the roles exist, and the login may neither create roles nor become the owner."""
     for role in SCHEMA_ROLES:
         await admin.execute(f"create role {role} nologin")
-    url = await make(admin, own_server)
+    url = await create_database_with_login(admin, own_server)
     assert (await install.migrate_database(url, settings)).missing_roles == ()
-    assert await owners(url) == {name_of(url)}
-    assert (await attributes(admin))["service_role"] == (False, False)
+    assert await list_object_owners(url) == {get_database_name(url)}
+    assert (await read_role_attributes(admin))["service_role"] == (False, False)
 
 
 @pytest.mark.parametrize("installer", ["superuser", "the same role"])
@@ -171,8 +177,12 @@ async def test_on_top_of_the_real_pgmq(
     installer: str, admin: Any, own_server: Secret, settings: Settings
 ) -> None:
     """Its own SQL, as people install it where the extension is not to be had."""
-    url = await make(admin, own_server)
-    theirs = url if installer == "the same role" else scratch.build_database_url(own_server, name_of(url))
+    url = await create_database_with_login(admin, own_server)
+    theirs = (
+        url
+        if installer == "the same role"
+        else scratch.build_database_url(own_server, get_database_name(url))
+    )
     text = (resources.files("pgmq") / "sql" / "pgmq.sql").read_text(encoding="utf-8")
     async with open_connection(theirs, settings) as connection:
         await connection.execute(f"create schema pgmq; {text}")
@@ -184,37 +194,44 @@ async def test_on_top_of_the_real_pgmq(
 
 async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, settings: Settings) -> None:
     """Where nobody gets the right to create one: an administrator makes them, empty."""
-    url = scratch.build_database_url(own_server, name_of(await make(admin, own_server)))
+    url = scratch.build_database_url(
+        own_server, get_database_name(await create_database_with_login(admin, own_server))
+    )
     await admin.execute("create role hf_app login password 'word'")
     async with open_connection(url, settings) as connection:
         for name in ("holdfast", "pgmq", "pgmq_public"):
             await connection.execute(f"create schema {name} authorization hf_app")
-    await install.migrate_database(as_role(url, "hf_app"), settings)
-    status = await install.read_schema_status(as_role(url, "hf_app"), settings)
+    await install.migrate_database(replace_url_role(url, "hf_app"), settings)
+    status = await install.read_schema_status(replace_url_role(url, "hf_app"), settings)
     assert (status.is_current, status.skipped) == (True, ())
-    assert await owners(url) == {"hf_app"}
+    assert await list_object_owners(url) == {"hf_app"}
 
 
 async def test_many_databases_of_a_server_at_once(admin: Any, own_server: Secret, settings: Settings) -> None:
     """The advisory lock is of one database; the roles are everybody's."""
-    urls = [await make(admin, own_server, attributes="createrole") for _ in range(3)]
-    urls += [scratch.build_database_url(own_server, name_of(await make(admin, own_server))) for _ in range(3)]
+    urls = [await create_database_with_login(admin, own_server, attributes="createrole") for _ in range(3)]
+    urls += [
+        scratch.build_database_url(
+            own_server, get_database_name(await create_database_with_login(admin, own_server))
+        )
+        for _ in range(3)
+    ]
     await asyncio.gather(*(install.migrate_database(url, settings) for url in urls))
     for url in urls:
         assert (await install.read_schema_status(url, settings)).is_current
-    assert set(await attributes(admin)) == set(SCHEMA_ROLES)
+    assert set(await read_role_attributes(admin)) == set(SCHEMA_ROLES)
 
 
 async def test_a_worker_may_call_and_not_read(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = await make(admin, own_server, attributes="createrole")
+    url = await create_database_with_login(admin, own_server, attributes="createrole")
     await install.migrate_database(url, settings)
     await admin.execute("create role hf_app login password 'word' noinherit")
-    app = as_role(url, "hf_app")
+    app = replace_url_role(url, "hf_app")
     async with open_connection(app, settings) as connection:
         with pytest.raises(errors.DatabasePermissionError) as closed:
             await install.verify_schema(connection)
     assert closed.value.fix == "Let its owner run: holdfast migrate grants --role hf_app."
-    if (await version(app)) < 16:
+    if (await read_server_version(app)) < 16:
         await admin.execute("alter role hf_app inherit")
     await roles.execute_grants(
         url, settings, await roles.build_grant_statements(url, settings, "hf_app", "worker")
@@ -226,7 +243,7 @@ async def test_a_worker_may_call_and_not_read(admin: Any, own_server: Secret, se
             await connection.fetch("select * from holdfast.migrations")
 
 
-async def version(url: Secret) -> int:
+async def read_server_version(url: Secret) -> int:
     connection = await asyncpg.connect(url.reveal())
     rows: int = connection.get_server_version().major
     await connection.close()
@@ -234,7 +251,7 @@ async def version(url: Secret) -> int:
 
 
 async def test_an_application_that_only_submits(admin: Any, own_server: Secret, settings: Settings) -> None:
-    url = await make(admin, own_server, attributes="createrole")
+    url = await create_database_with_login(admin, own_server, attributes="createrole")
     await install.migrate_database(url, settings)
     await admin.execute('create role "hf_odd ""name" login password \'word\'')
     statements = await roles.build_grant_statements(url, settings, 'hf_odd "name', "submit")
@@ -256,7 +273,7 @@ async def test_grants_that_the_login_may_not_give_are_handed_on(
 ) -> None:
     for role in (*SCHEMA_ROLES, "hf_app"):
         await admin.execute(f"create role {role} nologin")
-    url = await make(admin, own_server)
+    url = await create_database_with_login(admin, own_server)
     await install.migrate_database(url, settings)
     statements = await roles.build_grant_statements(url, settings, "hf_app", "worker")
     with pytest.raises(errors.DatabasePermissionError) as refused:

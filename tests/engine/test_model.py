@@ -25,7 +25,7 @@ ENDED = {"succeeded", "failed", "cancelled"}
 
 
 @dataclass
-class Task:
+class ModelTask:
     status: str = "ready"
     attempt: int = 0
     failures: int = 0
@@ -73,11 +73,11 @@ class Task:
 
 
 @dataclass
-class World:
+class ModelState:
     conn: Connection
     clock: Clock
     chance: random.Random
-    tasks: dict[UUID, Task] = field(default_factory=dict)
+    tasks: dict[UUID, ModelTask] = field(default_factory=dict)
 
     async def step(self) -> str:
         what = self.chance.choice(
@@ -105,12 +105,12 @@ class World:
 
     async def submit(self) -> None:
         created = await submit_job(self.conn, attempts=ATTEMPTS, crashes=CRASHES, timeout_s=100_000)
-        self.tasks[created] = Task()
+        self.tasks[created] = ModelTask()
 
     async def claim(self) -> None:
         slots = self.chance.randint(1, 3)
         ready = sum(task.status == "ready" for task in self.tasks.values())
-        taken = await ManualWorker(self.conn, f"w{self.chance.random()}").take(slots)
+        taken = await ManualWorker(self.conn, f"w{self.chance.random()}").claim_tasks(slots)
         assert len(taken) == min(slots, ready)
         for lease in taken:
             task = self.tasks[lease.id]
@@ -126,7 +126,7 @@ class World:
             return
         kind: Any = self.chance.choice(["succeed", "fail", "reject", "snooze", "release", "cancel"])
         body = {"message": "x", "delay_s": 5}
-        answer = await ManualWorker(self.conn).exchange([build_outcome(task.lease, kind, body)])
+        answer = await ManualWorker(self.conn).finish_and_claim([build_outcome(task.lease, kind, body)])
         assert answer.answers[0] == task.finish(kind), kind
 
     async def stale(self) -> None:
@@ -135,7 +135,7 @@ class World:
             return
         old = self.chance.choice(self.tasks[rows].old)
         assert (
-            await ManualWorker(self.conn).finish(old, self.chance.choice(["succeed", "fail", "release"]))
+            await ManualWorker(self.conn).finish_task(old, self.chance.choice(["succeed", "fail", "release"]))
             == "stale"
         )
 
@@ -195,7 +195,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_operations_do_what_the_model_does(conn: Connection, clock: Clock, seed: int) -> None:
-    world = World(conn, clock, random.Random(seed))
+    world = ModelState(conn, clock, random.Random(seed))
     steps: list[str] = []
     for _ in range(60):
         steps.append(await world.step())

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.engine.connection import Connection
 
-OURS = "('holdfast'::regnamespace, 'pgmq'::regnamespace, 'pgmq_public'::regnamespace)"
+OUR_SCHEMAS = "('holdfast'::regnamespace, 'pgmq'::regnamespace, 'pgmq_public'::regnamespace)"
 
 
-async def names(conn: Connection, query: str, *arguments: Any) -> list[str]:
+async def list_names(conn: Connection, query: str, *arguments: Any) -> list[str]:
     return [row[0] for row in await conn.fetch(query, *arguments)]
 
 
@@ -21,7 +21,7 @@ async def test_every_table_has_row_security_enabled_and_forced(conn: Connection)
     await conn.execute("select holdfast.tick()")  # makes the partitions of coming days
     tables = "from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p')"
     assert await conn.fetchval(f"select count(*) {tables}") > 30
-    loose = await names(
+    loose = await list_names(
         conn,
         f"select relname {tables} and not (relrowsecurity and relforcerowsecurity)",
     )
@@ -51,7 +51,7 @@ async def test_tables_with_policies_have_them_for_what_is_granted_and_no_more(co
 
 
 async def test_the_user_is_looked_up_once_a_query_and_owners_are_indexed(conn: Connection) -> None:
-    tables = await names(
+    tables = await list_names(
         conn, "select tablename from pg_policies where schemaname = 'holdfast' and policyname = 'own_rows'"
     )
     assert len(tables) >= 6
@@ -59,7 +59,7 @@ async def test_the_user_is_looked_up_once_a_query_and_owners_are_indexed(conn: C
         async with conn.transaction():
             await conn.execute("""select set_config('request.jwt.claims', '{"sub": "ann"}', true)""")
             await conn.execute("set local role authenticated")
-            plan = "\n".join(await names(conn, f"explain select * from holdfast.{table}"))
+            plan = "\n".join(await list_names(conn, f"explain select * from holdfast.{table}"))
         assert "InitPlan" in plan, table
 
 
@@ -70,7 +70,7 @@ async def test_definers_are_pinned_and_nothing_is_for_the_public(conn: Connectio
           coalesce(array_to_string(p.proconfig, ' '), '') as config,
           exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
             where a.grantee = 0 and a.privilege_type = 'EXECUTE') as public
-        from pg_proc p where p.pronamespace in {OURS}
+        from pg_proc p where p.pronamespace in {OUR_SCHEMAS}
         """
     )
     assert [row["name"] for row in rows if row["prosecdef"] and "search_path=" not in row["config"]] == []
@@ -81,7 +81,7 @@ async def test_definers_are_pinned_and_nothing_is_for_the_public(conn: Connectio
 async def test_nothing_reads_another_clock(conn: Connection) -> None:
     """Lists of who watches are about connections of now, and the status page shows both clocks."""
     clocks = r"(clock_timestamp|(transaction|statement|current|local)_?timestamp|(?<![.\w])now\()"
-    reading = await names(
+    reading = await list_names(
         conn,
         f"""select proname from pg_proc where pronamespace = 'holdfast'::regnamespace and prosrc ~ '{clocks}'
               and proname !~ '(message|queue|receipt|dead)'""",
@@ -100,7 +100,7 @@ async def test_nothing_reads_another_clock(conn: Connection) -> None:
 async def test_views_run_with_the_rights_of_their_reader(conn: Connection) -> None:
     if conn.get_server_version().major < 15:
         pytest.skip("PostgreSQL 14 has no such option; there views are granted to service_role only")
-    loose = await names(
+    loose = await list_names(
         conn,
         """select relname from pg_class where relnamespace = 'holdfast'::regnamespace and relkind = 'v'
              and not coalesce(reloptions @> '{security_invoker=true}', false)""",
@@ -131,7 +131,7 @@ async def run_as(conn: Connection, role: str, statement: str) -> None:
 
 
 async def test_anonymous_may_call_nothing_of_ours(conn: Connection) -> None:
-    allowed = await names(
+    allowed = await list_names(
         conn,
         """select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'holdfast'::regnamespace
              and has_function_privilege('anon', p.oid, 'execute')""",
@@ -145,7 +145,7 @@ async def test_shadows_in_the_search_path_change_nothing(conn: Connection) -> No
     await conn.execute("""insert into holdfast.options values ('public_types', '["t"]')""")
     await conn.execute("grant create on schema public to authenticated")
     async with conn.transaction():
-        await conn.execute("select set_config('request.jwt.claims', $1, true)", _claims("eve"))
+        await conn.execute("select set_config('request.jwt.claims', $1, true)", _build_claims("eve"))
         await conn.execute("set local role authenticated")
         await conn.execute("create temp table jobs (id uuid, owner text); create temp table tasks (id uuid)")
         await conn.execute(
@@ -165,5 +165,5 @@ async def test_shadows_in_the_search_path_change_nothing(conn: Connection) -> No
     assert await conn.fetchval("select owner from holdfast.tasks where id = $1::text::uuid", job_id) == "eve"
 
 
-def _claims(user: str) -> str:
+def _build_claims(user: str) -> str:
     return msgspec.json.encode({"sub": user, "role": "authenticated"}).decode()

@@ -12,10 +12,12 @@ from holdfast import model
 from holdfast.engine.connection import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = re.findall(r"```sql\n(.*?)```", (ROOT / "docs/reference/sql.md").read_text(), re.DOTALL)
+DOCUMENTED_SQL_BLOCKS = re.findall(
+    r"```sql\n(.*?)```", (ROOT / "docs/reference/sql.md").read_text(), re.DOTALL
+)
 
 
-async def allowed(conn: Connection, table: str) -> set[str]:
+async def read_allowed_statuses(conn: Connection, table: str) -> set[str]:
     text = await conn.fetchval(
         "select pg_get_constraintdef(oid) from pg_constraint where conrelid = $1::text::regclass "
         "and pg_get_constraintdef(oid) like '%status%ARRAY%'",
@@ -25,9 +27,9 @@ async def allowed(conn: Connection, table: str) -> set[str]:
 
 
 async def test_tables_and_model_know_the_same_states(conn: Connection) -> None:
-    assert await allowed(conn, "tasks") == set(model.TASK_STATUSES)
-    assert await allowed(conn, "jobs") == set(model.JOB_STATUSES)
-    assert await allowed(conn, "history") <= set(model.ENDED_STATUSES)
+    assert await read_allowed_statuses(conn, "tasks") == set(model.TASK_STATUSES)
+    assert await read_allowed_statuses(conn, "jobs") == set(model.JOB_STATUSES)
+    assert await read_allowed_statuses(conn, "history") <= set(model.ENDED_STATUSES)
 
 
 @pytest.mark.parametrize("status", [*model.TASK_STATUSES, *model.JOB_STATUSES])
@@ -36,10 +38,10 @@ def test_every_state_is_explained(status: str) -> None:
 
 
 async def test_the_statements_of_the_reference_run(conn: Connection) -> None:
-    assert len(BLOCKS) == 3
-    for block in BLOCKS:
+    assert len(DOCUMENTED_SQL_BLOCKS) == 3
+    for block in DOCUMENTED_SQL_BLOCKS:
         await conn.execute(block)
-    assert {task.type for task in await ManualWorker(conn, queues=["docs"]).take(5)} == {"write"}
+    assert {task.type for task in await ManualWorker(conn, queues=["docs"]).claim_tasks(5)} == {"write"}
 
 
 async def test_the_reference_names_every_function_that_others_may_call(conn: Connection) -> None:

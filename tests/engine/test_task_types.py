@@ -41,7 +41,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-async def register(conn: Connection, **about: Any) -> int:
+async def register_types(conn: Connection, **about: Any) -> int:
     return await task_types.register_task_types(
         conn, "w", [{"name": "t", "schema": SCHEMA, "hash": "1", **about}]
     )
@@ -71,7 +71,7 @@ async def register(conn: Connection, **about: Any) -> int:
     ],
 )  # fmt: skip
 async def test_an_invalid_argument_is_refused_with_its_path(conn: Connection, path: str, args: Any) -> None:
-    await register(conn)
+    await register_types(conn)
     with expect_error("HF004", path):
         await submit_job(conn, args=args, check=True)
     await submit_job(conn, args=args)  # nobody asked
@@ -84,7 +84,7 @@ async def test_an_invalid_argument_is_refused_with_its_path(conn: Connection, pa
 
 
 async def test_valid_arguments_and_unknown_types_pass(conn: Connection) -> None:
-    await register(conn)
+    await register_types(conn)
     await submit_job(conn, args={"url": "abc", "width": 10.0, "tree": {"n": 1, "other": 2}}, check=True)
     await submit_job(conn, type="nobody-described-it", args={"x": 1}, check=True)
     later = {"holdfast:result": "a"}
@@ -99,17 +99,17 @@ async def test_valid_arguments_and_unknown_types_pass(conn: Connection) -> None:
     assert first.id == again.id
 
 
-def some_value(rng: random.Random, depth: int = 0) -> Any:
+def build_random_value(rng: random.Random, depth: int = 0) -> Any:
     kinds: list[Any] = [
         None, True, 0, 1, 5, 1.5, 0.25, 4097, -3, "", "ab", "abc", "x" * 21, "a", "b", 3,
         {"x": 1}, {"n": 1}, [], ["a", True], ["b", 3]
     ]  # fmt: skip
     shape = rng.randrange(5) if depth < 3 else 0
     if shape == 3:
-        return [some_value(rng, depth + 1) for _ in range(rng.randrange(4))]
+        return [build_random_value(rng, depth + 1) for _ in range(rng.randrange(4))]
     if shape == 4:
         names = ["url", "width", "n", "under", "x", "k"]
-        return {name: some_value(rng, depth + 1) for name in rng.sample(names, rng.randrange(4))}
+        return {name: build_random_value(rng, depth + 1) for name in rng.sample(names, rng.randrange(4))}
     return rng.choice(kinds)
 
 
@@ -119,7 +119,7 @@ async def test_the_same_result_as_jsonschema(conn: Connection) -> None:
     values: list[Any] = []
     for _ in range(3000):
         names = rng.sample(list(SCHEMA["properties"]), rng.choice((0, 1, 1, 1, 2)))
-        values.append({"url": "abcd", **{name: some_value(rng) for name in names}})
+        values.append({"url": "abcd", **{name: build_random_value(rng) for name in names}})
     rows = await conn.fetch(
         "select holdfast.validate_json_schema(v::jsonb, $2::jsonb, $2::jsonb, 'args', 0) as wrong "
         "from unnest($1::text[]) as v",
@@ -144,10 +144,10 @@ async def test_deep_and_circular_schemas_end(conn: Connection) -> None:
 
 
 async def test_registering_reports_changed_types(conn: Connection) -> None:
-    assert await register(conn, doc="one") == 1
-    assert await register(conn, doc="one") == 0
-    assert await register(conn, doc="two") == 1
-    assert await register(conn, doc="two", hash="2") == 1
+    assert await register_types(conn, doc="one") == 1
+    assert await register_types(conn, doc="one") == 0
+    assert await register_types(conn, doc="two") == 1
+    assert await register_types(conn, doc="two", hash="2") == 1
     [known] = await task_types.list_task_types(conn)
     assert (known["doc"], known["hash"], known["queue"]) == ("two", "2", "default")
     assert known["schema"] == SCHEMA
@@ -159,12 +159,12 @@ async def test_registering_reports_changed_types(conn: Connection) -> None:
 
 async def test_a_limit_in_code_is_a_rule(conn: Connection) -> None:
     rule = "select max_running from holdfast.limit_rules where name = 'task:t'"
-    await register(conn, options={"limit": 3})
+    await register_types(conn, options={"limit": 3})
     assert await conn.fetchval(rule) == 3
     await conn.execute("select holdfast.put_limit('task:t', p_type => 't', p_max_running => 1)")
-    await register(conn, options={"limit": 3})
+    await register_types(conn, options={"limit": 3})
     assert await conn.fetchval(rule) == 1
-    await register(conn, options={"limit": 4})
+    await register_types(conn, options={"limit": 4})
     assert await conn.fetchval(rule) == 4
-    await register(conn)
+    await register_types(conn)
     assert await conn.fetchval(rule) is None

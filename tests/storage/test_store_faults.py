@@ -14,7 +14,7 @@ from object_store_servers import format_s3_url, make_storage_settings, stream_ch
 from holdfast import errors
 from holdfast.storage import UPLOAD_PART_BYTES, ObjectStore, obstore_backend, open_store
 
-SMALL, LARGE = os.urandom(1000), os.urandom(2 * UPLOAD_PART_BYTES)
+SMALL_CONTENT, LARGE_CONTENT = os.urandom(1000), os.urandom(2 * UPLOAD_PART_BYTES)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_one_failed_request_is_retried_or_raises(
     with run_fault_proxy(moto_port) as proxy:
         url = format_s3_url(proxy.port, prefix=secrets.token_hex(4))
         store = open_store(make_storage_settings(tmp_path, url))
-        for content, faults in ((SMALL, FAULTS), (LARGE, FAULTS[:3])):
+        for content, faults in ((SMALL_CONTENT, FAULTS), (LARGE_CONTENT, FAULTS[:3])):
             proxy.set_faults()
             assert await put_and_read(store, "first", content) == "read"
             outcomes = [
@@ -81,7 +81,7 @@ async def test_a_store_that_fails_permanently_raises(
         url = format_s3_url(proxy.port, prefix=secrets.token_hex(4))
         store = open_store(make_storage_settings(tmp_path, url))
         proxy.set_faults()
-        assert await put_and_read(store, "first", LARGE) == "read"
+        assert await put_and_read(store, "first", LARGE_CONTENT) == "read"
         for first_fault in range(proxy.request_count):
             proxy.set_faults(dict.fromkeys(range(first_fault, first_fault + 1000), "error"))
-            assert await put_and_read(store, f"{first_fault}", LARGE) in {"not put", "not read"}
+            assert await put_and_read(store, f"{first_fault}", LARGE_CONTENT) in {"not put", "not read"}

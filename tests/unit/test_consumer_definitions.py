@@ -11,12 +11,12 @@ from holdfast.errors import InvalidError
 
 
 @dataclass
-class Body:
+class MessageBody:
     n: int
 
 
 @consumer(queue="q", vt=timedelta(seconds=120), concurrency=5, max_reads=3, create=True)
-async def typed(msg: Message[Body]) -> None: ...
+async def typed(msg: Message[MessageBody]) -> None: ...
 
 
 @consumer("q", name="other", finish="delete")
@@ -32,7 +32,7 @@ def test_a_consumer_is_a_passive_value_with_its_options() -> None:
 
 
 def test_the_body_s_type_comes_from_the_annotation() -> None:
-    assert typed.body_type is Body
+    assert typed.body_type is MessageBody
     assert untyped.body_type is Any
 
 

@@ -20,13 +20,13 @@ def double(x: int) -> int:
     return 2 * x
 
 
-def used(call: Call[Any]) -> Call[Any]:
+def mark_call_used(call: Call[Any]) -> Call[Any]:
     call.mark_used()
     return call
 
 
 def test_a_call_is_data_and_runs_nothing() -> None:
-    call = used(screenshot("https://e.example", width=800))
+    call = mark_call_used(screenshot("https://e.example", width=800))
     assert call.task is screenshot
     assert call.args == {"url": "https://e.example", "width": 800}
     assert repr(call) == "screenshot(url='https://e.example', width=800)"

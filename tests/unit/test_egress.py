@@ -13,7 +13,7 @@ from holdfast import egress
 from holdfast.egress import EgressAllowlist, is_public_address, parse_egress_url, resolve_egress_url
 from holdfast.errors import RefusedError
 
-PRIVATE = [
+PRIVATE_ADDRESSES = [
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.255.254", "127.0.0.1",
     "127.1.1.1", "169.254.0.1", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.2.1",
     "192.168.0.1",
@@ -25,7 +25,7 @@ PRIVATE = [
     "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::a00:1", "2002:7f00:1::", "2002:a9fe:a9fe::",
     "2002:c0a8:101::", "2001:0:4136:e378:8000:63bf:80ff:fffe", "::127.0.0.1", "::a9fe:a9fe",
 ]  # fmt: skip
-PUBLIC = [
+PUBLIC_ADDRESSES = [
     "1.1.1.1",
     "8.8.8.8",
     "93.184.216.34",
@@ -33,12 +33,12 @@ PUBLIC = [
     "2001:4860:4860::8888",
     "::ffff:8.8.8.8",
 ]
-WRITTEN = [
+OBFUSCATED_ADDRESSES = [
     "2130706433", "0x7f000001", "0177.0.0.1", "017700000001", "0x7f.1", "127.1", "127.0.1", "localhost",
     "localhost.", "LOCALHOST", "0", "0x0", "0.0", "3232235777", "0xa9fea9fe", "2852039166", "0xA9FEA9FE",
     "0251.0376.0251.0376", "127.000.000.001",
 ]  # fmt: skip
-NEVER = [
+REFUSED_URLS = [
     "ftp://1.1.1.1/", "file:///etc/passwd", "gopher://1.1.1.1/", "javascript:alert(1)", "data:text/plain,x",
     "ws://1.1.1.1/", "//1.1.1.1/", "1.1.1.1", "", " ", "http://", "http:///x", "https://user@1.1.1.1/",
     "https://user:pass@1.1.1.1/", "https://1.1.1.1@127.0.0.1/", "http://a b/", "http://1.1.1.1/\r\nHost: x",
@@ -47,7 +47,7 @@ NEVER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("address", PRIVATE)
+@pytest.mark.parametrize("address", PRIVATE_ADDRESSES)
 async def test_private_addresses_are_refused_in_both_schemes_and_any_port(address: str) -> None:
     assert not is_public_address(ipaddress.ip_address(address))
     host = f"[{address}]" if ":" in address else address
@@ -56,19 +56,19 @@ async def test_private_addresses_are_refused_in_both_schemes_and_any_port(addres
             await resolve_egress_url(url)
 
 
-@pytest.mark.parametrize("host", WRITTEN)
+@pytest.mark.parametrize("host", OBFUSCATED_ADDRESSES)
 async def test_other_notations_of_private_addresses_are_refused(host: str) -> None:
     with pytest.raises(RefusedError):
         await resolve_egress_url(f"http://{host}/")
 
 
-@pytest.mark.parametrize("url", NEVER)
+@pytest.mark.parametrize("url", REFUSED_URLS)
 def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(RefusedError):
         parse_egress_url(url)
 
 
-@pytest.mark.parametrize("address", PUBLIC)
+@pytest.mark.parametrize("address", PUBLIC_ADDRESSES)
 async def test_public_addresses_are_allowed_on_ports_80_and_443(address: str) -> None:
     host = f"[{address}]" if ":" in address else address
     assert (await resolve_egress_url(f"https://{host}/a?b")).path == "/a?b"
@@ -79,14 +79,16 @@ async def test_public_addresses_are_allowed_on_ports_80_and_443(address: str) ->
 async def test_a_name_with_one_private_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [("1.1.1.1", "2606:4700::1"), ("1.1.1.1", "10.0.0.1"), ("1.1.1.1", "::1"), ("fd00::1",)]
 
-    def resolver(*addresses: str) -> Any:
+    def build_fake_resolver(*addresses: str) -> Any:
         async def getaddrinfo(*_: object, **__: object) -> list[Any]:
             return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (each, 443)) for each in addresses]
 
         return getaddrinfo
 
     for number, addresses in enumerate(answers):
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolver(*addresses), raising=False)
+        monkeypatch.setattr(
+            asyncio.get_running_loop(), "getaddrinfo", build_fake_resolver(*addresses), raising=False
+        )
         if number == 0:
             assert str((await resolve_egress_url("https://rebinding.test/")).address) == "1.1.1.1"
             continue

@@ -9,12 +9,12 @@ from holdfast import errors
 from holdfast.errors import HoldfastError
 
 
-def tree() -> list[type[HoldfastError]]:
+def list_error_classes() -> list[type[HoldfastError]]:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
     return [kind for kind in kinds if issubclass(kind, HoldfastError)]
 
 
-@pytest.mark.parametrize("kind", tree())
+@pytest.mark.parametrize("kind", list_error_classes())
 def test_the_module_docstring_shows_every_error_under_its_base(kind: type[HoldfastError]) -> None:
     lines = [line for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]  # the tree
     places = {
@@ -28,16 +28,16 @@ def test_the_module_docstring_shows_every_error_under_its_base(kind: type[Holdfa
     assert above[-1] == kind.__bases__[0].__name__
 
 
-@pytest.mark.parametrize("kind", tree())
+@pytest.mark.parametrize("kind", list_error_classes())
 def test_names_and_exit_codes_follow_the_contract(kind: type[HoldfastError]) -> None:
     assert kind.__name__.endswith("Error")
     assert kind.exit_code in {1, 2, 3, 4, 5, 6}
 
 
 def test_sqlstates_are_unique_and_lead_back_to_their_error() -> None:
-    states = [kind.sqlstate for kind in tree() if kind.sqlstate]
+    states = [kind.sqlstate for kind in list_error_classes() if kind.sqlstate]
     assert len(states) == len(set(states))
-    for kind in tree():
+    for kind in list_error_classes():
         if kind.sqlstate:
             error = errors.build_error_from_sqlstate(kind.sqlstate, "no", hint="do this", field="name")
             assert type(error) is kind

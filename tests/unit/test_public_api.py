@@ -48,10 +48,10 @@ PUBLIC_NAMES: dict[str, str] = {
     """,
     "holdfast.systems": "AppArguments System mount",
 }
-WITH_EXAMPLES = (
+MODULES_WITH_EXAMPLES = (
     "holdfast", "holdfast.errors", "holdfast.telemetry", "holdfast.egress", "holdfast.server",
 )  # fmt: skip
-CLIENT_PARTS = ("queues", "files", "schedules", "batches", "limits")
+CLIENT_ATTRIBUTES = ("queues", "files", "schedules", "batches", "limits")
 
 
 @pytest.mark.parametrize("module", PUBLIC_NAMES)
@@ -82,11 +82,11 @@ def test_public_names_have_a_docstring_with_an_example(name: str) -> None:
     is_plain_error = (
         inspect.isclass(value) and issubclass(value, Exception) and not vars(value).get("__init__")
     )
-    if name.rpartition(".")[0] in WITH_EXAMPLES and not is_plain_error:
+    if name.rpartition(".")[0] in MODULES_WITH_EXAMPLES and not is_plain_error:
         assert has_example(doc), f"{name} has no example"
 
 
-@pytest.mark.parametrize("part", [None, *CLIENT_PARTS])
+@pytest.mark.parametrize("part", [None, *CLIENT_ATTRIBUTES])
 def test_methods_of_the_client_have_docstrings(part: str | None) -> None:
     from holdfast import Client  # noqa: PLC0415
 

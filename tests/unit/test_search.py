@@ -110,7 +110,7 @@ def test_a_quoted_value_is_parsed_literally(value: str) -> None:
     assert term.values == (value,)
 
 
-def refusal(text: str) -> InvalidError | None:
+def find_search_error(text: str) -> InvalidError | None:
     try:
         parse_search(text)
     except InvalidError as error:
@@ -120,11 +120,11 @@ def refusal(text: str) -> InvalidError | None:
 
 @hypothesis.given(st.text(max_size=200))
 def test_every_text_is_parsed_or_refused(text: str) -> None:
-    error = refusal(text)
+    error = find_search_error(text)
     assert error is None or error.field == "q"
 
 
-PIECES = [
+SEARCH_PIECES = [
     *(f"{field}:x" for field in SEARCH_FIELDS),
     *(f"state:{state}" for state in SEARCH_STATES),
     "-a",
@@ -134,7 +134,7 @@ PIECES = [
 ]
 
 
-@hypothesis.given(st.lists(st.sampled_from(PIECES)))
+@hypothesis.given(st.lists(st.sampled_from(SEARCH_PIECES)))
 def test_terms_in_any_order(pieces: list[str]) -> None:
-    error = refusal(" ".join(pieces))
+    error = find_search_error(" ".join(pieces))
     assert error is None or str(error)

@@ -24,23 +24,25 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.schema import FunctionFile, SchemaFiles
 from holdfast.settings import Secret, Settings
 
-SCRIPT = Path(__file__).parents[2] / "support" / "pgmq_client.py"
-PACKAGES = ["pgmq==1.1.4", "psycopg[binary,pool]", "asyncpg", "sqlalchemy[asyncio]"]
-NEEDED = ("pgmq", "psycopg_pool", "sqlalchemy", "greenlet")
-SQL = "from pgmq import get_embedded_install_sql; print(get_embedded_install_sql())"
+CLIENT_SCRIPT = Path(__file__).parents[2] / "support" / "pgmq_client.py"
+CLIENT_PACKAGES = ["pgmq==1.1.4", "psycopg[binary,pool]", "asyncpg", "sqlalchemy[asyncio]"]
+REQUIRED_MODULES = ("pgmq", "psycopg_pool", "sqlalchemy", "greenlet")
+PRINT_PGMQ_SQL = "from pgmq import get_embedded_install_sql; print(get_embedded_install_sql())"
 
 
 @pytest.fixture(scope="session")
 def python(settings: Settings) -> Path:
     """An interpreter that can import the client."""
-    if all(importlib.util.find_spec(name) for name in NEEDED):
+    if all(importlib.util.find_spec(name) for name in REQUIRED_MODULES):
         return Path(sys.executable)
     folder = settings.home / "pgmq-client"
     with (settings.home / "pgmq-client.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
             venv.create(folder, with_pip=True)
-            subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", *PACKAGES], check=True)
+            subprocess.run(
+                [folder / "bin" / "python", "-m", "pip", "install", "-q", *CLIENT_PACKAGES], check=True
+            )
             (folder / "made").touch()
     return folder / "bin" / "python"
 
@@ -49,7 +51,7 @@ def python(settings: Settings) -> Path:
 @pytest.mark.parametrize("variant", ["sync", "async", "sqlalchemy", "sqlalchemy-async"])
 async def test_the_clients_documented_calls_work(url: Secret, python: Path, variant: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        python, SCRIPT, url.reveal(), variant, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        python, CLIENT_SCRIPT, url.reveal(), variant, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     output, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, output.decode()
@@ -58,7 +60,7 @@ async def test_the_clients_documented_calls_work(url: Secret, python: Path, vari
 @pytest.fixture
 async def theirs(empty_url: Secret, template: str, python: Path) -> AsyncGenerator[Connection]:
     """A database with pgmq's own SQL, a queue, and messages in every state."""
-    sql = subprocess.run([python, "-c", SQL], check=True, capture_output=True, text=True).stdout
+    sql = subprocess.run([python, "-c", PRINT_PGMQ_SQL], check=True, capture_output=True, text=True).stdout
     conn = await asyncpg.connect(empty_url.reveal())
     await conn.execute(sql)
     await conn.execute("select pgmq.create('q'); select pgmq.enable_notify_insert('q', 0)")
@@ -124,7 +126,7 @@ async def test_moving_back_to_pgmq_keeps_the_messages(conn: Connection, python: 
     await read_ids(conn, 1, 3600)
     await conn.fetch("select pgmq.archive('q', 2)")
     before = await conn.fetch("select * from pgmq.q_q order by 1")
-    sql = subprocess.run([python, "-c", SQL], check=True, capture_output=True, text=True).stdout
+    sql = subprocess.run([python, "-c", PRINT_PGMQ_SQL], check=True, capture_output=True, text=True).stdout
     await conn.execute("drop schema pgmq_public cascade; alter schema pgmq rename to pgmq_before")
     await conn.execute(sql)
     await conn.execute("select pgmq.create('q')")

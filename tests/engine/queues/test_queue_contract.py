@@ -7,13 +7,15 @@ from message_queue_calls import COLUMNS, create_queue, expect_error, send_messag
 
 from holdfast.engine.connection import Connection
 
-MESSAGES = "SETOF pgmq.message_record"
-POLL = "max_poll_seconds integer DEFAULT 5, poll_interval_ms integer DEFAULT 100"
-BOUND = "TABLE(pattern text, queue_name text, bound_at timestamp with time zone, compiled_regex text)"
-SENT = "TABLE(queue_name text, msg_id bigint)"
-STAMP = "timestamp with time zone"
+MESSAGES_RESULT = "SETOF pgmq.message_record"
+POLL_PARAMETERS = "max_poll_seconds integer DEFAULT 5, poll_interval_ms integer DEFAULT 100"
+BINDINGS_RESULT = (
+    "TABLE(pattern text, queue_name text, bound_at timestamp with time zone, compiled_regex text)"
+)
+SENT_MESSAGES_RESULT = "TABLE(queue_name text, msg_id bigint)"
+TIMESTAMP_TYPE = "timestamp with time zone"
 
-CONTRACT = [
+CONTRACT_FUNCTIONS = [
     ("create", "queue_name text", "void"),
     ("create_non_partitioned", "queue_name text", "void"),
     ("create_unlogged", "queue_name text", "void"),
@@ -44,37 +46,50 @@ CONTRACT = [
     ("send", "queue_name text, msg jsonb", "SETOF bigint"),
     ("send", "queue_name text, msg jsonb, headers jsonb", "SETOF bigint"),
     ("send", "queue_name text, msg jsonb, delay integer", "SETOF bigint"),
-    ("send", f"queue_name text, msg jsonb, delay {STAMP}", "SETOF bigint"),
+    ("send", f"queue_name text, msg jsonb, delay {TIMESTAMP_TYPE}", "SETOF bigint"),
     ("send", "queue_name text, msg jsonb, headers jsonb, delay integer", "SETOF bigint"),
-    ("send", f"queue_name text, msg jsonb, headers jsonb, delay {STAMP}", "SETOF bigint"),
+    ("send", f"queue_name text, msg jsonb, headers jsonb, delay {TIMESTAMP_TYPE}", "SETOF bigint"),
     ("send_batch", "queue_name text, msgs jsonb[]", "SETOF bigint"),
     ("send_batch", "queue_name text, msgs jsonb[], headers jsonb[]", "SETOF bigint"),
     ("send_batch", "queue_name text, msgs jsonb[], delay integer", "SETOF bigint"),
-    ("send_batch", f"queue_name text, msgs jsonb[], delay {STAMP}", "SETOF bigint"),
+    ("send_batch", f"queue_name text, msgs jsonb[], delay {TIMESTAMP_TYPE}", "SETOF bigint"),
     ("send_batch", "queue_name text, msgs jsonb[], headers jsonb[], delay integer", "SETOF bigint"),
-    ("send_batch", f"queue_name text, msgs jsonb[], headers jsonb[], delay {STAMP}", "SETOF bigint"),
+    ("send_batch", f"queue_name text, msgs jsonb[], headers jsonb[], delay {TIMESTAMP_TYPE}", "SETOF bigint"),
     # read and pop exist with and without their last argument instead of a default: the same calls resolve,
     # and scripts that grant rights on either signature find it.
-    ("read", "queue_name text, vt integer, qty integer", MESSAGES),
-    ("read", "queue_name text, vt integer, qty integer, conditional jsonb", MESSAGES),
+    ("read", "queue_name text, vt integer, qty integer", MESSAGES_RESULT),
+    ("read", "queue_name text, vt integer, qty integer, conditional jsonb", MESSAGES_RESULT),
     (
         "read_with_poll",
-        f"queue_name text, vt integer, qty integer, {POLL}, conditional jsonb DEFAULT '{{}}'::jsonb",
-        MESSAGES,
+        f"queue_name text, vt integer, qty integer, {POLL_PARAMETERS}, "
+        "conditional jsonb DEFAULT '{}'::jsonb",
+        MESSAGES_RESULT,
     ),
-    ("read_grouped", "queue_name text, vt integer, qty integer", MESSAGES),
-    ("read_grouped_rr", "queue_name text, vt integer, qty integer", MESSAGES),
-    ("read_grouped_head", "queue_name text, vt integer, qty integer", MESSAGES),
-    ("read_grouped_with_poll", f"queue_name text, vt integer, qty integer, {POLL}", MESSAGES),
-    ("read_grouped_rr_with_poll", f"queue_name text, vt integer, qty integer, {POLL}", MESSAGES),
-    ("read_grouped_head_with_poll", f"queue_name text, vt integer, qty integer, {POLL}", MESSAGES),
-    ("pop", "queue_name text", MESSAGES),
-    ("pop", "queue_name text, qty integer", MESSAGES),
-    ("set_vt", "queue_name text, msg_id bigint, vt integer", MESSAGES),
-    ("set_vt", f"queue_name text, msg_id bigint, vt {STAMP}", MESSAGES),
-    ("set_vt", "queue_name text, msg_ids bigint[], vt integer", MESSAGES),
-    ("set_vt", f"queue_name text, msg_ids bigint[], vt {STAMP}", MESSAGES),
-    ("set_vt", "queue_name text, msg_id text, vt text", MESSAGES),  # ours, for untyped calls
+    ("read_grouped", "queue_name text, vt integer, qty integer", MESSAGES_RESULT),
+    ("read_grouped_rr", "queue_name text, vt integer, qty integer", MESSAGES_RESULT),
+    ("read_grouped_head", "queue_name text, vt integer, qty integer", MESSAGES_RESULT),
+    (
+        "read_grouped_with_poll",
+        f"queue_name text, vt integer, qty integer, {POLL_PARAMETERS}",
+        MESSAGES_RESULT,
+    ),
+    (
+        "read_grouped_rr_with_poll",
+        f"queue_name text, vt integer, qty integer, {POLL_PARAMETERS}",
+        MESSAGES_RESULT,
+    ),
+    (
+        "read_grouped_head_with_poll",
+        f"queue_name text, vt integer, qty integer, {POLL_PARAMETERS}",
+        MESSAGES_RESULT,
+    ),
+    ("pop", "queue_name text", MESSAGES_RESULT),
+    ("pop", "queue_name text, qty integer", MESSAGES_RESULT),
+    ("set_vt", "queue_name text, msg_id bigint, vt integer", MESSAGES_RESULT),
+    ("set_vt", f"queue_name text, msg_id bigint, vt {TIMESTAMP_TYPE}", MESSAGES_RESULT),
+    ("set_vt", "queue_name text, msg_ids bigint[], vt integer", MESSAGES_RESULT),
+    ("set_vt", f"queue_name text, msg_ids bigint[], vt {TIMESTAMP_TYPE}", MESSAGES_RESULT),
+    ("set_vt", "queue_name text, msg_id text, vt text", MESSAGES_RESULT),  # ours, for untyped calls
     ("archive", "queue_name text, msg_id bigint", "boolean"),
     ("archive", "queue_name text, msg_ids bigint[]", "SETOF bigint"),
     ("delete", "queue_name text, msg_id bigint", "boolean"),
@@ -85,36 +100,44 @@ CONTRACT = [
     (
         "list_notify_insert_throttles",
         "",
-        f"TABLE(queue_name text, throttle_interval_ms integer, last_notified_at {STAMP})",
+        f"TABLE(queue_name text, throttle_interval_ms integer, last_notified_at {TIMESTAMP_TYPE})",
     ),
     ("bind_topic", "pattern text, queue_name text", "void"),
     ("unbind_topic", "pattern text, queue_name text", "boolean"),
-    ("list_topic_bindings", "", BOUND),
-    ("list_topic_bindings", "queue_name text", BOUND),
+    ("list_topic_bindings", "", BINDINGS_RESULT),
+    ("list_topic_bindings", "queue_name text", BINDINGS_RESULT),
     ("test_routing", "routing_key text", "TABLE(pattern text, queue_name text, compiled_regex text)"),
     ("send_topic", "routing_key text, msg jsonb", "integer"),
     ("send_topic", "routing_key text, msg jsonb, delay integer", "integer"),
     ("send_topic", "routing_key text, msg jsonb, headers jsonb", "integer"),  # ours, called by pgmq-py
     ("send_topic", "routing_key text, msg jsonb, headers jsonb, delay integer", "integer"),
-    ("send_batch_topic", "routing_key text, msgs jsonb[]", SENT),
-    ("send_batch_topic", "routing_key text, msgs jsonb[], headers jsonb[]", SENT),
-    ("send_batch_topic", "routing_key text, msgs jsonb[], delay integer", SENT),
-    ("send_batch_topic", f"routing_key text, msgs jsonb[], delay {STAMP}", SENT),
-    ("send_batch_topic", "routing_key text, msgs jsonb[], headers jsonb[], delay integer", SENT),
-    ("send_batch_topic", f"routing_key text, msgs jsonb[], headers jsonb[], delay {STAMP}", SENT),
+    ("send_batch_topic", "routing_key text, msgs jsonb[]", SENT_MESSAGES_RESULT),
+    ("send_batch_topic", "routing_key text, msgs jsonb[], headers jsonb[]", SENT_MESSAGES_RESULT),
+    ("send_batch_topic", "routing_key text, msgs jsonb[], delay integer", SENT_MESSAGES_RESULT),
+    ("send_batch_topic", f"routing_key text, msgs jsonb[], delay {TIMESTAMP_TYPE}", SENT_MESSAGES_RESULT),
+    (
+        "send_batch_topic",
+        "routing_key text, msgs jsonb[], headers jsonb[], delay integer",
+        SENT_MESSAGES_RESULT,
+    ),
+    (
+        "send_batch_topic",
+        f"routing_key text, msgs jsonb[], headers jsonb[], delay {TIMESTAMP_TYPE}",
+        SENT_MESSAGES_RESULT,
+    ),
     ("validate_routing_key", "routing_key text", "boolean"),
     ("validate_topic_pattern", "pattern text", "boolean"),
 ]
 
-FUNCTIONS = """
+LIST_PGMQ_FUNCTIONS = """
 select proname::text, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc
 where pronamespace = 'pgmq'::regnamespace and proname !~ '^_' and prorettype <> 'trigger'::regtype
 """
 
 
 async def test_the_public_functions_are_those_of_the_contract_and_no_others(conn: Connection) -> None:
-    functions = {tuple(row) for row in await conn.fetch(FUNCTIONS)}
-    assert functions == set(CONTRACT)
+    functions = {tuple(row) for row in await conn.fetch(LIST_PGMQ_FUNCTIONS)}
+    assert functions == set(CONTRACT_FUNCTIONS)
 
 
 async def test_none_runs_with_the_rights_of_its_owner(conn: Connection) -> None:
@@ -122,13 +145,13 @@ async def test_none_runs_with_the_rights_of_its_owner(conn: Connection) -> None:
     assert await conn.fetchval(statement) == 0
 
 
-ATTRIBUTES = {
+TYPE_ATTRIBUTES = {
     "message_record": [
         ("msg_id", "bigint"),
         ("read_ct", "integer"),
-        ("enqueued_at", STAMP),
-        ("last_read_at", STAMP),
-        ("vt", STAMP),
+        ("enqueued_at", TIMESTAMP_TYPE),
+        ("last_read_at", TIMESTAMP_TYPE),
+        ("vt", TIMESTAMP_TYPE),
         ("message", "jsonb"),
         ("headers", "jsonb"),
     ],
@@ -136,7 +159,7 @@ ATTRIBUTES = {
         ("queue_name", "character varying"),
         ("is_partitioned", "boolean"),
         ("is_unlogged", "boolean"),
-        ("created_at", STAMP),
+        ("created_at", TIMESTAMP_TYPE),
     ],
     "metrics_result": [
         ("queue_name", "text"),
@@ -144,24 +167,24 @@ ATTRIBUTES = {
         ("newest_msg_age_sec", "integer"),
         ("oldest_msg_age_sec", "integer"),
         ("total_messages", "bigint"),
-        ("scrape_time", STAMP),
+        ("scrape_time", TIMESTAMP_TYPE),
         ("queue_visible_length", "bigint"),
         ("default_partition_length", "bigint"),
     ],
 }
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@pytest.mark.parametrize("name", TYPE_ATTRIBUTES)
 async def test_types_have_their_attributes_in_order(conn: Connection, name: str) -> None:
     rows = await conn.fetch(
         "select attname::text, format_type(atttypid, atttypmod) from pg_attribute "
         "where attrelid = ('pgmq.' || $1)::regclass and attnum > 0 order by attnum",
         name,
     )
-    assert [tuple(row) for row in rows] == ATTRIBUTES[name]
+    assert [tuple(row) for row in rows] == TYPE_ATTRIBUTES[name]
 
 
-UNTYPED = [
+UNTYPED_CALLS = [
     "pgmq.read('q', '30', '1')",
     "pgmq.read('q', '30', '1', '{}')",
     "pgmq.pop('q')",
@@ -191,7 +214,7 @@ UNTYPED = [
 async def test_calls_that_clients_send_resolve(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 2)
-    for call in UNTYPED:
+    for call in UNTYPED_CALLS:
         await conn.fetch(f"select * from {call}")
 
 
@@ -227,7 +250,7 @@ async def test_messages_come_as_columns_or_as_one_record(conn: Connection) -> No
     assert text.startswith("(q,f,f,")
 
 
-EVERY_QUEUE_FUNCTION = [
+CALLS_ON_MISSING_QUEUE = [
     "pgmq.send('nope', '1')",
     "pgmq.send_batch('nope', array['1']::jsonb[])",
     "pgmq.read('nope', 1, 1)",
@@ -251,12 +274,12 @@ EVERY_QUEUE_FUNCTION = [
 
 
 async def test_a_missing_queue_is_an_undefined_table_with_its_name(conn: Connection) -> None:
-    for call in EVERY_QUEUE_FUNCTION:
+    for call in CALLS_ON_MISSING_QUEUE:
         assert "pgmq.q_nope" in await expect_error(conn, "42P01", f"select * from {call}")
 
 
 async def test_a_null_name_is_a_null_identifier(conn: Connection) -> None:
-    for call in EVERY_QUEUE_FUNCTION:
+    for call in CALLS_ON_MISSING_QUEUE:
         await expect_error(
             conn, "22004", f"select * from {call.replace(chr(39) + 'nope' + chr(39), 'null::text')}"
         )
@@ -264,6 +287,6 @@ async def test_a_null_name_is_a_null_identifier(conn: Connection) -> None:
 
 @pytest.mark.parametrize("bad", ["a$b", "a;b", "a--b", "a''b"])
 async def test_a_forbidden_character_is_named(conn: Connection, bad: str) -> None:
-    for call in EVERY_QUEUE_FUNCTION:
+    for call in CALLS_ON_MISSING_QUEUE:
         message = await expect_error(conn, "P0001", f"select * from {call.replace('nope', bad)}")
         assert message == r"queue name contains invalid characters: $, ;, --, or \'"

@@ -25,13 +25,15 @@ from holdfast.engine import doctor, install
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
 
-VERSION = "1.13.0"
-CONTROL = f"""comment = 'a message queue'
-default_version = '{VERSION}'
+PGMQ_VERSION = "1.13.0"
+EXTENSION_CONTROL_FILE = f"""comment = 'a message queue'
+default_version = '{PGMQ_VERSION}'
 schema = 'pgmq'
 relocatable = false
 """
-OURS = "select to_regprocedure('pgmq._read_messages(text,float8,integer,jsonb,timestamptz)') is not null"
+FIND_OUR_READ_FUNCTION = (
+    "select to_regprocedure('pgmq._read_messages(text,float8,integer,jsonb,timestamptz)') is not null"
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +43,9 @@ def shared() -> Generator[Path]:
         folder = Path(name) / "extension"
         folder.mkdir(mode=0o755)
         folder.parent.chmod(0o755)
-        (folder / "pgmq.control").write_text(CONTROL, encoding="utf-8")
+        (folder / "pgmq.control").write_text(EXTENSION_CONTROL_FILE, encoding="utf-8")
         sql = (resources.files("pgmq") / "sql" / "pgmq.sql").read_text(encoding="utf-8")
-        (folder / f"pgmq--{VERSION}.sql").write_text(sql, encoding="utf-8")
+        (folder / f"pgmq--{PGMQ_VERSION}.sql").write_text(sql, encoding="utf-8")
         yield folder.parent
 
 
@@ -53,16 +55,16 @@ async def extended(conn: Connection, shared: Path) -> None:
     await conn.execute(f"set extension_control_path = '$system:{shared}'; create extension pgmq")
 
 
-async def filled(conn: Connection) -> list[asyncpg.Record]:
+async def fill_queue(conn: Connection) -> list[asyncpg.Record]:
     """Messages in every state: in flight, archived, waiting."""
     await conn.execute("select pgmq.create('q')")
     await send_messages(conn, 4)
     assert await read_ids(conn, 1, 3600) == [1]
     await conn.fetch("select pgmq.archive('q', 2)")
-    return await messages(conn)
+    return await list_stored_messages(conn)
 
 
-async def messages(conn: Connection) -> list[asyncpg.Record]:
+async def list_stored_messages(conn: Connection) -> list[asyncpg.Record]:
     return [*await conn.fetch("table pgmq.q_q order by 1"), *await conn.fetch("table pgmq.a_q order by 1")]
 
 
@@ -78,12 +80,12 @@ async def theirs(empty_url: Secret, template: str, shared: Path) -> AsyncGenerat
 async def test_the_extension_is_used_and_only_what_is_missing_is_added(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
-    before = await filled(theirs)
+    before = await fill_queue(theirs)
     await install.migrate_database(empty_url, settings)
-    assert not await theirs.fetchval(OURS)
+    assert not await theirs.fetchval(FIND_OUR_READ_FUNCTION)
     findings = {finding.check: finding for finding in await doctor.run_doctor_checks(empty_url, settings)}
-    assert findings["extensions"].text.startswith(f"message queues come from pgmq {VERSION}")
-    assert await messages(theirs) == before
+    assert findings["extensions"].text.startswith(f"message queues come from pgmq {PGMQ_VERSION}")
+    assert await list_stored_messages(theirs) == before
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await theirs.execute(f"grant all on {what} to holdfast_owner")
     [row] = await theirs.fetch("select msg_id, receipt from holdfast.read_messages('q', '1 minute', 1)")
@@ -95,12 +97,12 @@ async def test_the_extension_is_used_and_only_what_is_missing_is_added(
 async def test_moving_from_the_extension_to_ours_keeps_the_messages(
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
-    before = await filled(theirs)
+    before = await fill_queue(theirs)
     await theirs.execute(build_move_to_holdfast_sql())
     assert await theirs.fetchval("select count(*) from pg_extension where extname = 'pgmq'") == 0
     await install.migrate_database(empty_url, settings)
-    assert await theirs.fetchval(OURS)
-    assert await messages(theirs) == before
+    assert await theirs.fetchval(FIND_OUR_READ_FUNCTION)
+    assert await list_stored_messages(theirs) == before
     assert await send_messages(theirs, 1) == [5]
     assert await read_ids(theirs) == [3, 4, 5]
     await theirs.execute("select pgmq.set_vt('q', 1, 0)")
@@ -111,12 +113,12 @@ async def test_moving_on_top_of_the_extension_and_then_off_it_keeps_the_messages
     theirs: Connection, empty_url: Secret, settings: Settings
 ) -> None:
     """Holdfast was there already, beside the extension: the same steps, and its additions go on working."""
-    before = await filled(theirs)
+    before = await fill_queue(theirs)
     await install.migrate_database(empty_url, settings)
     await theirs.execute(build_move_to_holdfast_sql())
     await install.migrate_database(empty_url, settings)
-    assert await theirs.fetchval(OURS)
-    assert await messages(theirs) == before
+    assert await theirs.fetchval(FIND_OUR_READ_FUNCTION)
+    assert await list_stored_messages(theirs) == before
     rows = await theirs.fetch("select msg_id from holdfast.read_messages('q', '1 minute', 5)")
     assert [row["msg_id"] for row in rows] == [3, 4]
 
@@ -127,15 +129,15 @@ async def test_moving_from_ours_to_the_extension_keeps_the_messages(
     """Word for word as the page tells; a migrate after it takes theirs as it is."""
     if conn.get_server_version().major < 18:
         pytest.skip("extensions from any folder come with PostgreSQL 18")
-    before = await filled(conn)
+    before = await fill_queue(conn)
     await conn.execute(f"set extension_control_path = '$system:{shared}'")
     await conn.execute(build_move_to_pgmq_sql().replace("'x'", "'q'").replace("_x", "_q"))
-    assert await messages(conn) == before
+    assert await list_stored_messages(conn) == before
     await install.migrate_database(url, settings)
-    assert not await conn.fetchval(OURS)
+    assert not await conn.fetchval(FIND_OUR_READ_FUNCTION)
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await conn.execute(f"grant all on {what} to holdfast_owner")
-    assert await messages(conn) == before
+    assert await list_stored_messages(conn) == before
     assert await send_messages(conn, 1) == [5]
     assert sorted(await read_ids(conn)) == [3, 4, 5]
     assert await count_rows(conn, "a_q") == 1

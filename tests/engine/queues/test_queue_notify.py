@@ -12,7 +12,7 @@ from holdfast.engine.connection import Connection
 from holdfast.testing import wait_until
 
 
-class Ears:
+class ChannelListener:
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
         self.notifications: list[str] = []
@@ -32,13 +32,13 @@ class Ears:
 
 
 @pytest.fixture
-async def ears(second: Connection) -> AsyncGenerator[Ears]:
-    yield Ears(second)
+async def ears(second: Connection) -> AsyncGenerator[ChannelListener]:
+    yield ChannelListener(second)
     await second.reset()
 
 
 async def test_one_notification_with_empty_payload_per_transaction_at_commit(
-    conn: Connection, ears: Ears
+    conn: Connection, ears: ChannelListener
 ) -> None:
     await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 0)")
@@ -54,7 +54,7 @@ async def test_one_notification_with_empty_payload_per_transaction_at_commit(
     assert await ears.count(conn) == 3
 
 
-async def test_at_most_one_per_interval(conn: Connection, ears: Ears) -> None:
+async def test_at_most_one_per_interval(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 3600000)")
     await ears.on("pgmq.q_q.INSERT")
@@ -74,7 +74,7 @@ async def test_at_most_one_per_interval(conn: Connection, ears: Ears) -> None:
     await wait_until(again, what="the interval of a millisecond passes")
 
 
-async def test_a_name_with_capitals_is_notified_as_given(conn: Connection, ears: Ears) -> None:
+async def test_a_name_with_capitals_is_notified_as_given(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn, "MyQueue")
     await conn.execute("select pgmq.enable_notify_insert('MyQueue', 0)")
     await ears.on("pgmq.q_MyQueue.INSERT")
@@ -82,7 +82,7 @@ async def test_a_name_with_capitals_is_notified_as_given(conn: Connection, ears:
     assert await ears.count(conn) == 1
 
 
-async def test_disabling_is_repeatable_and_ends_it(conn: Connection, ears: Ears) -> None:
+async def test_disabling_is_repeatable_and_ends_it(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q', 0); select pgmq.enable_notify_insert('q', 0)")
     await ears.on("pgmq.q_q.INSERT")
@@ -132,7 +132,7 @@ async def test_an_open_transaction_holds_up_no_other_sender(conn: Connection, se
         assert await send_messages(second, 1) == [2]
 
 
-async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears: Ears) -> None:
+async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn, "Q")
     await conn.execute(
         "select holdfast.enable_message_wakeups('Q'); select holdfast.enable_message_wakeups('q')"
@@ -146,7 +146,7 @@ async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears:
     assert ears.notifications == ["holdfast_messages|q"]
 
 
-async def test_a_burst_wakes_at_most_once_per_interval(conn: Connection, ears: Ears) -> None:
+async def test_a_burst_wakes_at_most_once_per_interval(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn)
     await conn.execute("select holdfast.enable_message_wakeups('q')")
     await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
@@ -181,7 +181,7 @@ async def test_what_a_dropped_queue_leaves_is_swept_away(conn: Connection) -> No
     assert await conn.fetchval("select max_reads from holdfast.get_message_policy('q')") is None
 
 
-async def test_wakeups_can_be_switched_off(conn: Connection, ears: Ears) -> None:
+async def test_wakeups_can_be_switched_off(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn)
     await conn.execute("select holdfast.enable_message_wakeups('q')")
     await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")

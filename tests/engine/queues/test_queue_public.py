@@ -6,17 +6,17 @@ from message_queue_calls import acting_as, count_rows, create_queue, expect_erro
 
 from holdfast.engine.connection import Connection
 
-MESSAGES = "SETOF pgmq.message_record"
-WRAPPERS = {
+MESSAGES_RESULT = "SETOF pgmq.message_record"
+WRAPPER_FUNCTIONS = {
     ("send", "queue_name text, message jsonb, sleep_seconds integer DEFAULT 0", "SETOF bigint"),
     ("send_batch", "queue_name text, messages jsonb[], sleep_seconds integer DEFAULT 0", "SETOF bigint"),
-    ("read", "queue_name text, sleep_seconds integer, n integer", MESSAGES),
-    ("pop", "queue_name text", MESSAGES),
+    ("read", "queue_name text, sleep_seconds integer, n integer", MESSAGES_RESULT),
+    ("pop", "queue_name text", MESSAGES_RESULT),
     ("archive", "queue_name text, message_id bigint", "boolean"),
     ("delete", "queue_name text, message_id bigint", "boolean"),
 }
-API = ("anon", "authenticated", "service_role")
-CALLS = {
+API_ROLES = ("anon", "authenticated", "service_role")
+CALLS_BY_FUNCTION = {
     "send": "pgmq_public.send(queue_name => 'q', message => '1')",
     "read": "pgmq_public.read(queue_name => 'q', sleep_seconds => 60, n => 1)",
     "pop": "pgmq_public.pop(queue_name => 'q')",
@@ -30,7 +30,7 @@ async def test_the_wrappers_are_supabases(conn: Connection) -> None:
         """select proname::text, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc
            where pronamespace = 'pgmq_public'::regnamespace"""
     )
-    assert {tuple(row) for row in rows} == WRAPPERS
+    assert {tuple(row) for row in rows} == WRAPPER_FUNCTIONS
     pinned = """select bool_and(proconfig::text like '%search_path=%' and not prosecdef) from pg_proc
                 where pronamespace = 'pgmq_public'::regnamespace"""
     assert await conn.fetchval(pinned)
@@ -39,7 +39,7 @@ async def test_the_wrappers_are_supabases(conn: Connection) -> None:
 async def test_who_may_execute_them(conn: Connection) -> None:
     may = """select count(*) from pg_proc where pronamespace = 'pgmq_public'::regnamespace
              and has_function_privilege($1, oid, 'execute')"""
-    for role in API:
+    for role in API_ROLES:
         assert await conn.fetchval(may, role) == 6
         for schema in ("pgmq", "pgmq_public"):
             assert await conn.fetchval("select has_schema_privilege($1, $2, 'usage')", role, schema)
@@ -67,7 +67,7 @@ async def test_service_role_uses_every_queue(conn: Connection) -> None:
 
 async def test_a_missing_queue_stays_an_undefined_table(conn: Connection) -> None:
     async with acting_as(conn, "service_role"):
-        for call in CALLS.values():
+        for call in CALLS_BY_FUNCTION.values():
             await expect_error(conn, "42P01", f"select * from {call}".replace("'q'", "'nope'"))
 
 
@@ -78,7 +78,7 @@ async def test_api_roles_may_do_nothing_until_rights_are_granted(conn: Connectio
     assert await conn.fetchval(secured) == 2
     for role in ("anon", "authenticated"):
         async with acting_as(conn, role):
-            for call in CALLS.values():
+            for call in CALLS_BY_FUNCTION.values():
                 await expect_error(conn, "42501", f"select * from {call}")
             await expect_error(conn, "42501", "select pgmq.create('mine')")
             await expect_error(conn, "42501", "select pgmq.drop_queue('q')")
@@ -86,7 +86,7 @@ async def test_api_roles_may_do_nothing_until_rights_are_granted(conn: Connectio
     assert await count_rows(conn, "q_q") == 4
 
 
-RIGHTS = {
+RIGHTS_BY_FUNCTION = {
     "send": ("select, insert", None),
     "read": ("select, update", None),
     "pop": ("select, update, delete", None),
@@ -100,13 +100,13 @@ async def test_the_rights_and_policies_each_call_needs(conn: Connection) -> None
     await send_messages(conn, 6)
     await conn.execute("create policy all_q on pgmq.q_q to authenticated using (true) with check (true)")
     await conn.execute("create policy all_a on pgmq.a_q to authenticated using (true) with check (true)")
-    for name, (on_queue, on_archive) in RIGHTS.items():
+    for name, (on_queue, on_archive) in RIGHTS_BY_FUNCTION.items():
         await conn.execute("revoke all on pgmq.q_q, pgmq.a_q from authenticated")
         await conn.execute(f"grant {on_queue} on pgmq.q_q to authenticated")
         if on_archive:
             await conn.execute(f"grant {on_archive} on pgmq.a_q to authenticated")
         async with acting_as(conn, "authenticated"):
-            assert await conn.fetchval(f"select * from {CALLS[name]}")
+            assert await conn.fetchval(f"select * from {CALLS_BY_FUNCTION[name]}")
 
 
 async def test_a_role_that_sees_some_rows_hides_none_from_others(conn: Connection) -> None:
@@ -150,7 +150,7 @@ async def test_supabase_studios_grants_find_their_signatures(conn: Connection) -
 
 async def test_sequences_are_readable_for_the_backup_hook(conn: Connection) -> None:
     await create_queue(conn)
-    for role in API:
+    for role in API_ROLES:
         for right in ("usage", "select", "update"):
             statement = "select has_sequence_privilege($1, 'pgmq.q_q_msg_id_seq', $2)"
             assert await conn.fetchval(statement, role, right)

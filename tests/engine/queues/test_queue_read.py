@@ -12,7 +12,7 @@ from message_queue_calls import count_rows, create_queue, expect_error, read_ids
 from holdfast.engine.connection import Connection, Record
 
 
-async def one(conn: Connection, sql: str) -> Record:
+async def fetch_one_row(conn: Connection, sql: str) -> Record:
     row: Record | None = await conn.fetchrow(sql)
     assert row is not None
     return row
@@ -92,7 +92,7 @@ async def test_rolling_back_undoes_a_read(conn: Connection) -> None:
         assert await read_ids(conn, 2) == [1, 2]
         assert await read_ids(conn, 2) == [3]
     assert await read_ids(conn, 2) == [1, 2]
-    assert (await one(conn, "select read_ct from pgmq.q_q where msg_id = 1"))["read_ct"] == 1
+    assert (await fetch_one_row(conn, "select read_ct from pgmq.q_q where msg_id = 1"))["read_ct"] == 1
 
 
 async def test_readers_do_not_wait_and_share_nothing(conn: Connection, second: Connection) -> None:
@@ -151,8 +151,8 @@ async def test_pop_returns_the_rows_as_they_were(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 3, headers=[{"h": 1}, None, None])
     await conn.fetch("select pgmq.set_vt('q', 2, 60)")
-    before = await one(conn, "select * from pgmq.q_q where msg_id = 1")
-    assert tuple(await one(conn, "select * from pgmq.pop('q')")) == tuple(before)
+    before = await fetch_one_row(conn, "select * from pgmq.q_q where msg_id = 1")
+    assert tuple(await fetch_one_row(conn, "select * from pgmq.pop('q')")) == tuple(before)
     assert [row[0] for row in await conn.fetch("select msg_id from pgmq.pop('q', 5)")] == [3]
     assert await count_rows(conn, "q_q") == 1
     assert await count_rows(conn, "a_q") == 0
@@ -172,8 +172,8 @@ async def test_set_vt_changes_nothing_but_vt(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 3)
     await read_ids(conn, 3)
-    before = await one(conn, "select * from pgmq.q_q where msg_id = 1")
-    after = await one(conn, "select * from pgmq.set_vt('q', 1, 500)")
+    before = await fetch_one_row(conn, "select * from pgmq.q_q where msg_id = 1")
+    after = await fetch_one_row(conn, "select * from pgmq.set_vt('q', 1, 500)")
     assert [tuple(after)[n] for n in (0, 1, 2, 3, 5, 6)] == [tuple(before)[n] for n in (0, 1, 2, 3, 5, 6)]
     assert after["vt"] > before["vt"]
     stamp = datetime(2050, 1, 1, tzinfo=UTC)
@@ -191,9 +191,9 @@ async def test_archive_moves_the_whole_row(conn: Connection) -> None:
     await create_queue(conn)
     await send_messages(conn, 2, headers=[{"h": 1}, None])
     await read_ids(conn, 1)
-    before = await one(conn, "select * from pgmq.q_q where msg_id = 1")
+    before = await fetch_one_row(conn, "select * from pgmq.q_q where msg_id = 1")
     assert await conn.fetchval("select pgmq.archive('q', 1)") is True
-    after = await one(conn, "select *, clock_timestamp() as now from pgmq.a_q")
+    after = await fetch_one_row(conn, "select *, clock_timestamp() as now from pgmq.a_q")
     assert {name: after[name] for name in dict(before)} == dict(before)
     assert timedelta(0) <= after["now"] - after["archived_at"] < timedelta(seconds=5)
     assert await conn.fetchval("select pgmq.archive('q', 1)") is False
@@ -226,7 +226,7 @@ async def test_an_id_that_was_archived_before_is_refused_whole(conn: Connection)
     assert await count_rows(conn, "q_q") == 2
 
 
-POLLS = [
+POLLING_READ_FUNCTIONS = [
     "read_with_poll",
     "read_grouped_with_poll",
     "read_grouped_rr_with_poll",
@@ -234,7 +234,7 @@ POLLS = [
 ]
 
 
-@pytest.mark.parametrize("how", POLLS)
+@pytest.mark.parametrize("how", POLLING_READ_FUNCTIONS)
 async def test_polling_returns_at_once_what_is_there_and_nothing_with_no_time(
     conn: Connection, how: str
 ) -> None:
@@ -248,7 +248,7 @@ async def test_polling_returns_at_once_what_is_there_and_nothing_with_no_time(
     assert await conn.fetch(f"select * from pgmq.{how}('q', 60, 1, null)") == []
 
 
-@pytest.mark.parametrize("how", POLLS)
+@pytest.mark.parametrize("how", POLLING_READ_FUNCTIONS)
 async def test_polling_sees_what_others_commit_meanwhile(
     conn: Connection, second: Connection, how: str
 ) -> None:

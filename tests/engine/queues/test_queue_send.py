@@ -10,19 +10,19 @@ from message_queue_calls import count_rows, create_queue, expect_error, read_ids
 
 from holdfast.engine.connection import Connection
 
-LATER = datetime(2099, 1, 1, tzinfo=UTC)
+FAR_FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
 
 
-async def one(conn: Connection, call: str, *arguments: object) -> object:
+async def fetch_one_value(conn: Connection, call: str, *arguments: object) -> object:
     return await conn.fetchval(f"select * from {call}", *arguments)
 
 
-async def rows(conn: Connection) -> list[tuple[object, ...]]:
+async def list_message_rows(conn: Connection) -> list[tuple[object, ...]]:
     records = await conn.fetch("select message::text, headers::text from pgmq.q_q order by msg_id")
     return [tuple(row) for row in records]
 
 
-async def wait(conn: Connection, msg_id: int) -> timedelta:
+async def read_message_delay(conn: Connection, msg_id: int) -> timedelta:
     """How long after its transaction a message becomes visible."""
     value: timedelta = await conn.fetchval("select vt - enqueued_at from pgmq.q_q where msg_id = $1", msg_id)
     return value
@@ -30,13 +30,13 @@ async def wait(conn: Connection, msg_id: int) -> timedelta:
 
 async def test_each_overload_of_send(conn: Connection) -> None:
     await create_queue(conn)
-    assert await one(conn, "pgmq.send('q', '{\"a\": 1}')") == 1
-    assert await one(conn, "pgmq.send('q', '2', '{\"h\": 1}'::jsonb)") == 2
-    assert await one(conn, "pgmq.send('q', '3', 60)") == 3
-    assert await one(conn, "pgmq.send('q', '4', $1::timestamptz)", LATER) == 4
-    assert await one(conn, "pgmq.send('q', '5', '{\"h\": 2}'::jsonb, 60)") == 5
-    assert await one(conn, "pgmq.send('q', '6', null::jsonb, $1::timestamptz)", LATER) == 6
-    assert await rows(conn) == [
+    assert await fetch_one_value(conn, "pgmq.send('q', '{\"a\": 1}')") == 1
+    assert await fetch_one_value(conn, "pgmq.send('q', '2', '{\"h\": 1}'::jsonb)") == 2
+    assert await fetch_one_value(conn, "pgmq.send('q', '3', 60)") == 3
+    assert await fetch_one_value(conn, "pgmq.send('q', '4', $1::timestamptz)", FAR_FUTURE) == 4
+    assert await fetch_one_value(conn, "pgmq.send('q', '5', '{\"h\": 2}'::jsonb, 60)") == 5
+    assert await fetch_one_value(conn, "pgmq.send('q', '6', null::jsonb, $1::timestamptz)", FAR_FUTURE) == 6
+    assert await list_message_rows(conn) == [
         ('{"a": 1}', None),
         ("2", '{"h": 1}'),
         ("3", None),
@@ -44,10 +44,10 @@ async def test_each_overload_of_send(conn: Connection) -> None:
         ("5", '{"h": 2}'),
         ("6", None),
     ]
-    assert timedelta(0) <= await wait(conn, 1) < timedelta(seconds=5)
+    assert timedelta(0) <= await read_message_delay(conn, 1) < timedelta(seconds=5)
     for msg_id in (3, 5):
-        assert timedelta(seconds=60) <= await wait(conn, msg_id) < timedelta(seconds=65)
-    records = await conn.fetch("select msg_id from pgmq.q_q where vt = $1", LATER)
+        assert timedelta(seconds=60) <= await read_message_delay(conn, msg_id) < timedelta(seconds=65)
+    records = await conn.fetch("select msg_id from pgmq.q_q where vt = $1", FAR_FUTURE)
     assert [row[0] for row in records] == [4, 6]
     assert await read_ids(conn) == [1, 2]
 
@@ -93,14 +93,14 @@ async def test_a_batch_keeps_the_order_of_its_array_and_pairs_headers_by_place(c
 )
 async def test_any_json_is_a_message(conn: Connection, body: str) -> None:
     await create_queue(conn)
-    await one(conn, "pgmq.send('q', $1::jsonb)", body)
+    await fetch_one_value(conn, "pgmq.send('q', $1::jsonb)", body)
     [row] = await conn.fetch("select message from pgmq.read('q', 0, 1)")
     assert json.loads(row["message"]) == json.loads(body)
 
 
 async def test_null_is_a_message_too(conn: Connection) -> None:
     await create_queue(conn)
-    assert await one(conn, "pgmq.send('q', null::jsonb)") == 1
+    assert await fetch_one_value(conn, "pgmq.send('q', null::jsonb)") == 1
     await conn.fetch("select * from pgmq.send_batch('q', array[null, '1']::jsonb[])")
     records = await conn.fetch("select msg_id, message from pgmq.read('q', 60, 10)")
     assert [tuple(row) for row in records] == [(1, None), (2, None), (3, "1")]
@@ -110,7 +110,7 @@ async def test_null_is_a_message_too(conn: Connection) -> None:
 async def test_a_message_of_64_megabytes_goes_through(conn: Connection) -> None:
     await create_queue(conn)
     big = json.dumps("x" * (64 * 1024 * 1024))
-    assert await one(conn, "pgmq.send('q', $1::jsonb)", big) == 1
+    assert await fetch_one_value(conn, "pgmq.send('q', $1::jsonb)", big) == 1
     length = "select length(message #>> '{}') from pgmq.read('q', 60, 1)"
     assert await conn.fetchval(length) == 64 * 1024 * 1024
     assert await conn.fetchval("select pgmq.archive('q', 1)")
@@ -129,17 +129,17 @@ async def test_a_message_that_jsonb_cannot_hold_is_refused_and_nothing_is_stored
 @pytest.mark.parametrize("delay", [-5, -2147483648, 0])
 async def test_a_delay_in_the_past_is_allowed(conn: Connection, delay: int) -> None:
     await create_queue(conn)
-    await one(conn, "pgmq.send('q', '1', $1::integer)", delay)
-    await one(conn, "pgmq.send('q', '1', '1970-01-01Z'::timestamptz)")
+    await fetch_one_value(conn, "pgmq.send('q', '1', $1::integer)", delay)
+    await fetch_one_value(conn, "pgmq.send('q', '1', '1970-01-01Z'::timestamptz)")
     assert await read_ids(conn) == [1, 2]
 
 
 async def test_the_longest_delay_is_68_years(conn: Connection) -> None:
     await create_queue(conn)
-    await one(conn, "pgmq.send('q', '1', 2147483647)")
-    await one(conn, "pgmq.send('q', '1', 'infinity'::timestamptz)")
+    await fetch_one_value(conn, "pgmq.send('q', '1', 2147483647)")
+    await fetch_one_value(conn, "pgmq.send('q', '1', 'infinity'::timestamptz)")
     assert await read_ids(conn) == []
-    assert (await wait(conn, 1)).days > 365 * 68 - 1
+    assert (await read_message_delay(conn, 1)).days > 365 * 68 - 1
 
 
 async def test_a_null_delay_is_a_null_vt(conn: Connection) -> None:

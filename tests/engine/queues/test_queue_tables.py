@@ -10,30 +10,30 @@ from message_queue_calls import count_rows, create_queue, expect_error, read_ids
 
 from holdfast.engine.connection import Connection
 
-STAMP = "timestamp with time zone"
+TIMESTAMP_TYPE = "timestamp with time zone"
 
-QUEUE = [
+QUEUE_TABLE_COLUMNS = [
     ("msg_id", "bigint", True, None, "a"),
     ("read_ct", "integer", True, "0", ""),
-    ("enqueued_at", STAMP, True, "now()", ""),
-    ("last_read_at", STAMP, False, None, ""),
-    ("vt", STAMP, True, None, ""),
+    ("enqueued_at", TIMESTAMP_TYPE, True, "now()", ""),
+    ("last_read_at", TIMESTAMP_TYPE, False, None, ""),
+    ("vt", TIMESTAMP_TYPE, True, None, ""),
     ("message", "jsonb", False, None, ""),
     ("headers", "jsonb", False, None, ""),
 ]
-ARCHIVE = [
+ARCHIVE_TABLE_COLUMNS = [
     ("msg_id", "bigint", True, None, ""),
     ("read_ct", "integer", True, "0", ""),
-    ("enqueued_at", STAMP, True, "now()", ""),
-    ("last_read_at", STAMP, False, None, ""),
-    ("archived_at", STAMP, True, "now()", ""),
-    ("vt", STAMP, True, None, ""),
+    ("enqueued_at", TIMESTAMP_TYPE, True, "now()", ""),
+    ("last_read_at", TIMESTAMP_TYPE, False, None, ""),
+    ("archived_at", TIMESTAMP_TYPE, True, "now()", ""),
+    ("vt", TIMESTAMP_TYPE, True, None, ""),
     ("message", "jsonb", False, None, ""),
     ("headers", "jsonb", False, None, ""),
 ]
 
 
-async def columns(conn: Connection, table: str) -> list[tuple[object, ...]]:
+async def list_table_columns(conn: Connection, table: str) -> list[tuple[object, ...]]:
     rows = await conn.fetch(
         """select attname::text, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid),
                   attidentity::text
@@ -44,12 +44,12 @@ async def columns(conn: Connection, table: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in rows]
 
 
-async def relations(conn: Connection) -> set[str]:
+async def list_queue_relations(conn: Connection) -> set[str]:
     rows = await conn.fetch("select relname::text from pg_class where relnamespace = 'pgmq'::regnamespace")
     return {row["relname"] for row in rows}
 
 
-async def statements(conn: Connection) -> set[str]:
+async def list_cached_statements(conn: Connection) -> set[str]:
     """The functions that exist for single queues."""
     rows = await conn.fetch("select oid::regprocedure::text from pg_proc where proname ~ '^_[a-z]+:_'")
     return {row[0] for row in rows}
@@ -57,7 +57,7 @@ async def statements(conn: Connection) -> set[str]:
 
 async def test_a_queue_without_its_own_statements_works_the_same(conn: Connection) -> None:
     await create_queue(conn)
-    for signature in await statements(conn):
+    for signature in await list_cached_statements(conn):
         await conn.execute(f"drop function {signature}")
     assert await send_messages(conn, 5) == [1, 2, 3, 4, 5]
     assert await send_messages(conn, 2, headers=[{"h": 1}, None]) == [6, 7]
@@ -66,15 +66,15 @@ async def test_a_queue_without_its_own_statements_works_the_same(conn: Connectio
     assert [row[0] for row in await conn.fetch("select pgmq.archive('q', array[6, 5])")] == [5, 6]
     assert [row[0] for row in await conn.fetch("select pgmq.delete('q', array[2, 1])")] == [1, 2]
     await create_queue(conn)
-    assert len(await statements(conn)) == 5
+    assert len(await list_cached_statements(conn)) == 5
     assert await read_ids(conn) == [7]
 
 
 async def test_both_tables_have_the_layout_of_the_contract(conn: Connection) -> None:
     await create_queue(conn)
-    assert await columns(conn, "q_q") == QUEUE
-    assert await columns(conn, "a_q") == ARCHIVE
-    assert {"q_q_msg_id_seq", "archived_at_idx_q", "q_q_pkey", "a_q_pkey"} <= await relations(conn)
+    assert await list_table_columns(conn, "q_q") == QUEUE_TABLE_COLUMNS
+    assert await list_table_columns(conn, "a_q") == ARCHIVE_TABLE_COLUMNS
+    assert {"q_q_msg_id_seq", "archived_at_idx_q", "q_q_pkey", "a_q_pkey"} <= await list_queue_relations(conn)
 
 
 async def test_vt_is_in_no_index_so_that_a_read_is_a_heap_only_update(conn: Connection) -> None:
@@ -86,7 +86,7 @@ async def test_vt_is_in_no_index_so_that_a_read_is_a_heap_only_update(conn: Conn
         assert await conn.fetchval(hot) == 100
 
 
-async def version(conn: Connection) -> int:
+async def read_server_version(conn: Connection) -> int:
     return int(await conn.fetchval("select current_setting('server_version_num')::integer / 10000"))
 
 
@@ -105,7 +105,7 @@ async def test_an_unlogged_queue_has_a_logged_archive(conn: Connection) -> None:
     kinds = "select relname::text, relpersistence::text from pg_class where relname in ('q_u', 'a_u')"
     assert dict(await conn.fetch(kinds)) == {"q_u": "u", "a_u": "p"}
     assert await conn.fetchval("select is_unlogged from pgmq.list_queues()")
-    if await version(conn) >= 15:  # the hints must start anew after a crash, as the ids do
+    if await read_server_version(conn) >= 15:  # the hints must start anew after a crash, as the ids do
         hints = "select relpersistence::text from pg_class where relname ~ '^([cfz]_u|q_u_msg_id_seq)$'"
         assert [row[0] for row in await conn.fetch(hints)] == ["u"] * 4
 
@@ -120,10 +120,10 @@ async def test_creating_twice_keeps_the_messages(conn: Connection) -> None:
 
 
 async def test_creating_is_transactional(conn: Connection) -> None:
-    before = await relations(conn)
+    before = await list_queue_relations(conn)
     async with rolled_back(conn):
         await create_queue(conn)
-    assert await relations(conn) == before
+    assert await list_queue_relations(conn) == before
     assert await conn.fetch("select * from pgmq.list_queues()") == []
 
 
@@ -161,7 +161,7 @@ async def test_a_long_name_does_not_reach_a_queue_whose_name_is_its_beginning(co
     assert await count_rows(conn, "q_" + "x" * 47) == 1
 
 
-HOSTILE = [
+HOSTILE_QUEUE_NAMES = [
     "with-hyphen",
     "with.dot",
     "with space",
@@ -186,7 +186,7 @@ HOSTILE = [
 
 
 async def test_any_other_name_works_everywhere(conn: Connection) -> None:
-    for name in HOSTILE:
+    for name in HOSTILE_QUEUE_NAMES:
         await create_queue(conn, name)
         assert await send_messages(conn, 5, name) == [1, 2, 3, 4, 5]
         assert await read_ids(conn, 1, queue=name) == [1]
@@ -202,11 +202,11 @@ async def test_any_other_name_works_everywhere(conn: Connection) -> None:
         await conn.execute("select pgmq.disable_notify_insert($1)", name)
         assert await conn.fetchval("select pgmq.purge_queue($1)", name) == 3
     listed = {row[0] for row in await conn.fetch("select queue_name from pgmq.list_queues()")}
-    assert listed == set(HOSTILE)
-    for name in HOSTILE:
+    assert listed == set(HOSTILE_QUEUE_NAMES)
+    for name in HOSTILE_QUEUE_NAMES:
         assert await conn.fetchval("select pgmq.drop_queue($1)", name)
     assert {
-        name for name in await relations(conn) if name[:2] in {"q_", "a_", "c_", "f_", "z_", "n_"}
+        name for name in await list_queue_relations(conn) if name[:2] in {"q_", "a_", "c_", "f_", "z_", "n_"}
     } == set()
 
 
@@ -217,12 +217,12 @@ async def test_a_name_that_another_queues_sequence_has_taken_is_refused(conn: Co
 
 
 async def test_forbidden_characters_are_refused_before_anything_is_made(conn: Connection) -> None:
-    before = await relations(conn)
+    before = await list_queue_relations(conn)
     for name in ("a$b", "a;b", "a--b", "a'b"):
         message = await expect_error(conn, "P0001", "select pgmq.create($1)", name)
         assert message == r"queue name contains invalid characters: $, ;, --, or \'"
     await expect_error(conn, "22004", "select pgmq.create(null)")
-    assert await relations(conn) == before
+    assert await list_queue_relations(conn) == before
 
 
 async def test_format_table_name_lowers_and_checks(conn: Connection) -> None:
@@ -248,12 +248,12 @@ async def test_two_spellings_are_one_queue(conn: Connection) -> None:
 
 
 async def test_dropping_takes_everything_and_says_when_there_is_nothing(conn: Connection) -> None:
-    before = await relations(conn)
+    before = await list_queue_relations(conn)
     await create_queue(conn)
     await conn.execute("select pgmq.enable_notify_insert('q'); select pgmq.bind_topic('a', 'q')")
     await conn.execute("select pgmq.create_fifo_index('q')")
     assert await conn.fetchval("select pgmq.drop_queue('q')") is True
-    assert await relations(conn) == before
+    assert await list_queue_relations(conn) == before
     assert await count_rows(conn, "notify_insert_throttle") == await count_rows(conn, "topic_bindings") == 0
     notices: list[str] = []
     conn.add_log_listener(lambda _, message: notices.append(str(message)))

@@ -7,7 +7,7 @@ from message_queue_calls import count_rows, create_queue, expect_error, rolled_b
 
 from holdfast.engine.connection import Connection
 
-MATCHES = [
+PATTERN_MATCHES = [
     ("logs.*", "logs.error", True),
     ("logs.*", "logs", False),
     ("logs.*", "logs.a.b", False),
@@ -29,7 +29,7 @@ MATCHES = [
 
 async def test_patterns_match_as_the_contract_says(conn: Connection) -> None:
     await create_queue(conn)
-    for pattern, key, expected in MATCHES:
+    for pattern, key, expected in PATTERN_MATCHES:
         await conn.execute("delete from pgmq.topic_bindings")
         await conn.execute("select pgmq.bind_topic($1, 'q')", pattern)
         rows = await conn.fetch("select * from pgmq.test_routing($1)", key)
@@ -79,7 +79,7 @@ async def test_each_queue_gets_one_copy_in_one_transaction(conn: Connection) -> 
     assert await conn.fetchval("select count(*) from pgmq.q_a where headers = '{\"h\": 1}'") == 2
 
 
-BATCHES = [
+BATCH_ARGUMENTS = [
     "array['1','2']::jsonb[]",
     "array['1','2']::jsonb[], array['{}', null]::jsonb[]",
     "array['1','2']::jsonb[], 60",
@@ -93,7 +93,7 @@ async def test_batches_answer_with_queue_and_id_in_order(conn: Connection) -> No
     for name in ("b", "a"):
         await create_queue(conn, name)
         await conn.execute("select pgmq.bind_topic('x', $1)", name)
-    for turn, arguments in enumerate(BATCHES):
+    for turn, arguments in enumerate(BATCH_ARGUMENTS):
         rows = await conn.fetch(f"select * from pgmq.send_batch_topic('x', {arguments})")
         first, second = 2 * turn + 1, 2 * turn + 2
         assert [tuple(row) for row in rows] == [("a", first), ("a", second), ("b", first), ("b", second)]
@@ -101,7 +101,7 @@ async def test_batches_answer_with_queue_and_id_in_order(conn: Connection) -> No
     assert await conn.fetch("select * from pgmq.send_batch_topic('nobody', array['1']::jsonb[])") == []
 
 
-KEYS = [
+INVALID_ROUTING_KEYS = [
     (None, "cannot be NULL or empty"),
     ("", "cannot be NULL or empty"),
     ("x" * 256, "length cannot exceed 255 characters"),
@@ -112,8 +112,8 @@ KEYS = [
     ("a.", "cannot end with a dot"),
     ("a..b", "cannot contain consecutive dots"),
 ]
-PATTERNS = [
-    *KEYS,
+INVALID_PATTERNS = [
+    *INVALID_ROUTING_KEYS,
     ("a.**", "cannot contain consecutive stars"),
     ("##", "cannot contain consecutive hashes"),
     ("a.*#", "cannot contain adjacent wildcards"),
@@ -128,7 +128,11 @@ async def test_wrong_routing_keys_are_refused_by_all_that_take_them(conn: Connec
         "send_topic($1, '1'::jsonb)",
         "send_batch_topic($1, array['1']::jsonb[])",
     ]
-    for key, words in [*KEYS, ("a.*", "contains invalid characters"), ("#", "contains invalid characters")]:
+    for key, words in [
+        *INVALID_ROUTING_KEYS,
+        ("a.*", "contains invalid characters"),
+        ("#", "contains invalid characters"),
+    ]:
         for call in calls:
             message = await expect_error(conn, "P0001", f"select * from pgmq.{call}", key)
             assert message.startswith(f"routing_key {words}")
@@ -137,7 +141,7 @@ async def test_wrong_routing_keys_are_refused_by_all_that_take_them(conn: Connec
 
 async def test_wrong_patterns_are_refused(conn: Connection) -> None:
     await create_queue(conn)
-    for pattern, words in PATTERNS:
+    for pattern, words in INVALID_PATTERNS:
         for call in ("validate_topic_pattern($1)", "bind_topic($1, 'q')"):
             message = await expect_error(conn, "P0001", f"select pgmq.{call}", pattern)
             assert message.startswith(f"pattern {words}"), message
