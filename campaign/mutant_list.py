@@ -104,7 +104,7 @@ MUTANTS = [
     mutate_python("only-connection-kept", "worker/fetcher", "reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS))", "reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS * 1000))", PIPELINING_TESTS),
     mutate_sql("quota-passed-by-alone", "jobs/submit_standalone", "or not exists (select from holdfast.quotas)", "or true", "tests/engine/test_submit_standalone.py"),
     mutate_python("stopped-worker-is-renewed", "worker/heartbeat_process",
-        "                if self._is_worker_stopped():\n                    await asyncio.sleep(RETRY_INTERVAL_S)\n                    continue\n", "",
+        "                if self._is_worker_stopped():\n                    await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)\n                    continue\n", "",
         "tests/worker/test_hard.py"),
     mutate_python("unrenewed-attempt-goes-on", "worker/heartbeat", "            if now >= attempt.lease_safe_until:\n", "            if False:\n",
         "tests/worker/test_heartbeat.py"),

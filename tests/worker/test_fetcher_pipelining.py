@@ -220,7 +220,7 @@ async def test_a_response_in_flight_when_the_worker_stops(
     client: Client, conn: Connection, db: Database, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Its tasks run or are released; none waits for the end of its lease."""
-    monkeypatch.setattr(runtime, "RELEASE_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(runtime, "ATTEMPT_RELEASE_TIMEOUT", timedelta(seconds=1))
     await client.submit_many([counted(n) for n in range(20)])
     real, claimed = leases.finish_and_claim_undecoded, asyncio.Event()
 

@@ -60,7 +60,7 @@ async def start_heartbeat(silent_server: Secret) -> AsyncGenerator[Start]:
         patient = Settings(connect_timeout=timedelta(minutes=5))
         running = RunningAttempts(lambda: None)
         for each in attempts:
-            running.add(each)
+            running.add_attempt(each)
         heartbeat = Heartbeat(silent_server, patient, "w", running, VisibilityKeeper(list))
         heartbeat.start()
         started.append(heartbeat)

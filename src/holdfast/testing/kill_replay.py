@@ -58,10 +58,10 @@ class KillableCoroutine:
         self._k = 0
         with contextlib.suppress(BaseException):
             async with asyncio.timeout(COROUTINE_CLOSE_TIMEOUT_S):
-                await self._cancel()
+                await self._cancel_coroutine()
 
     @types.coroutine
-    def _cancel(self) -> Generator[Any, Any, None]:
+    def _cancel_coroutine(self) -> Generator[Any, Any, None]:
         to_throw: BaseException | None = asyncio.CancelledError("killed")
         while True:
             try:

@@ -112,12 +112,12 @@ class RunningAttempts:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def add(self, attempt: Attempt) -> None:
+    def add_attempt(self, attempt: Attempt) -> None:
         self._attempts[attempt] = None
         if self._count_by_queue is not None:
             self._count_by_queue[attempt.claimed.queue] += 1
 
-    def remove(self, attempt: Attempt) -> None:
+    def remove_attempt(self, attempt: Attempt) -> None:
         del self._attempts[attempt]
         if self._count_by_queue is not None:
             self._count_by_queue[attempt.claimed.queue] -= 1

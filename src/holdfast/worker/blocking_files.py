@@ -10,12 +10,12 @@ from holdfast.definitions.context_types import BlockingArtifactReader, FileReade
 
 T = TypeVar("T")
 # Runs asynchronous work on the worker's event loop and waits for it.
-Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
+WaitInThread = Callable[[Callable[[], Awaitable[Any]]], Any]
 
 
 @contextmanager
 def open_file_in_thread(
-    opening: AbstractAsyncContextManager[FileReader], wait: Wait
+    opening: AbstractAsyncContextManager[FileReader], wait: WaitInThread
 ) -> Generator[BlockingArtifactReader]:
     reader: FileReader = wait(opening.__aenter__)
     try:
@@ -27,7 +27,7 @@ def open_file_in_thread(
 class ThreadFileReader:
     """Reads an open file chunk by chunk from a thread."""
 
-    def __init__(self, reader: FileReader, wait: Wait) -> None:
+    def __init__(self, reader: FileReader, wait: WaitInThread) -> None:
         self._reader = reader
         self._wait = wait
 

@@ -45,7 +45,9 @@ from holdfast.worker.text_cleaning import clean_text
 T = TypeVar("T")
 
 MAX_PROGRESS_TEXT_CHARS: Final = 500
-MAX_ITERATION_S: Final = 0.05  # how long `track` iterates over plain items before it yields to the event loop
+MAX_ITERATION_BEFORE_YIELD_S: Final = (
+    0.05  # how long `track` iterates over plain items before it yields to the event loop
+)
 _NO_PROGRESS: Final = Progress()
 
 current: contextvars.ContextVar[TaskContext | None] = contextvars.ContextVar("holdfast_context", default=None)
@@ -201,7 +203,7 @@ class TaskContext(Ctx[Any]):
         resumed_at = clock()
         for item in items:
             yield item
-            if clock() - resumed_at > MAX_ITERATION_S:
+            if clock() - resumed_at > MAX_ITERATION_BEFORE_YIELD_S:
                 await asyncio.sleep(0)
                 resumed_at = clock()
 

@@ -37,8 +37,8 @@ from holdfast.worker.messages.visibility import VisibilityKeeper
 from holdfast.worker.progress_reporter import ProgressReporter
 
 HEARTBEAT_TICK_INTERVAL_S = 0.25
-SHUTDOWN_TIMEOUT_S = 2.0
-READY_TIMEOUT_S = 15.0
+HEARTBEAT_SHUTDOWN_TIMEOUT_S = 2.0
+HEARTBEAT_READY_TIMEOUT_S = 15.0
 LOOP_BLOCKED_AFTER_S = 2.0  # an event loop that has not run for this long does not enforce time limits
 STATUS_INTERVAL_S, IDLE_STATUS_INTERVAL_S = 15.0, 600.0
 MAX_LEASE_CHECK_INTERVAL_S = 1.0
@@ -128,7 +128,7 @@ class Heartbeat:
         Then leases do not depend on how fast the process starts.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READY_TIMEOUT_S):
+            async with asyncio.timeout(HEARTBEAT_READY_TIMEOUT_S):
                 await self._ready.wait()
 
     async def stop(self) -> None:
@@ -218,7 +218,7 @@ class Heartbeat:
             self._socket.close()
         if self._process is not None and wait:
             try:
-                self._process.wait(SHUTDOWN_TIMEOUT_S)
+                self._process.wait(HEARTBEAT_SHUTDOWN_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()  # it holds nothing
                 self._process.wait()
@@ -251,7 +251,7 @@ class Heartbeat:
         tasks = [asyncio.create_task(loop) for loop in loops]
         await self._watch_leases()
         # The other loops end by themselves; one that hangs in a call is cancelled.
-        _, hanging = await asyncio.wait(tasks, timeout=SHUTDOWN_TIMEOUT_S)
+        _, hanging = await asyncio.wait(tasks, timeout=HEARTBEAT_SHUTDOWN_TIMEOUT_S)
         for task in hanging:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -44,7 +44,7 @@ from holdfast.worker.heartbeat_protocol import (
 )
 from holdfast.worker.messages.renewal import MessageRenewer, return_messages
 
-RETRY_INTERVAL_S = 0.2
+HEARTBEAT_RETRY_INTERVAL_S = 0.2
 RENEW_AFTER_LEASE_SHARE = 0.25
 TIME_LIMIT_GRACE_S = 2.0  # the worker may stop a task itself for this long after the task's time limit
 LEASE_RETURN_TIMEOUT_S = 20.0  # how long to try to return leases after the worker's death
@@ -123,20 +123,20 @@ class HeartbeatProcess:
         tasks = [asyncio.create_task(loop) for loop in loops]
         killed_for: bytes | None = None
         while not (self._closed.is_set() or self._is_worker_dead()):
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
             killed_for = killed_for or self._kill_blocked_worker()
         held, self._leases = self._leases, {}
         for task in tasks:
             task.cancel()
         # Bounded, because a library may swallow a cancellation that arrives together with a result.
-        await asyncio.wait(tasks, timeout=RETRY_INTERVAL_S)
+        await asyncio.wait(tasks, timeout=HEARTBEAT_RETRY_INTERVAL_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CHILDREN_EXIT_TIMEOUT_S):
                 await self._closed.wait()
         messages = self._messages.take_all_messages()
         # Code that the worker could not stop ends only with the worker.
         while self._orderly_shutdown and (held or messages) and not self._is_worker_dead():  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
         await self._return_leases_and_messages(held, messages, killed_for)
 
     # Frames from the worker
@@ -252,7 +252,7 @@ class HeartbeatProcess:
                 self._enqueue_frame(
                     protocol.DATABASE_PROBLEM_FRAME, f"{type(error).__name__}: {error}".encode()
                 )
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
 
     async def _renew_messages_forever(self) -> None:
         start = await self._started
@@ -267,7 +267,7 @@ class HeartbeatProcess:
                     self._enqueue_frame(protocol.COMMAND_FRAME, command.encode())
             if time.monotonic() >= self._next_renewal_at:
                 if self._is_worker_stopped():
-                    await asyncio.sleep(RETRY_INTERVAL_S)
+                    await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
                     continue
                 await self._renew_due_leases(connection, start)
             await self._wait_until_due()
@@ -354,7 +354,7 @@ class HeartbeatProcess:
                     if not self._orderly_shutdown:
                         await leases.mark_worker_lost(connection, start.worker)
             except HoldfastError:
-                await asyncio.sleep(RETRY_INTERVAL_S)
+                await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
             else:
                 return
 

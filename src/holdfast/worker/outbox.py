@@ -12,7 +12,7 @@ from uuid import UUID
 
 from holdfast.engine.leases import Outcome
 
-MAX_FLUSH_DELAY_S: Final = 0.005
+MAX_OUTCOME_FLUSH_DELAY_S: Final = 0.005
 MIN_OUTCOMES_TO_FLUSH: Final = 100
 
 
@@ -69,4 +69,4 @@ class Outbox:
             return None
         if len(self._unsent) >= MIN_OUTCOMES_TO_FLUSH:
             return 0.0
-        return max(0.0, self._oldest_at + MAX_FLUSH_DELAY_S - time.monotonic())
+        return max(0.0, self._oldest_at + MAX_OUTCOME_FLUSH_DELAY_S - time.monotonic())

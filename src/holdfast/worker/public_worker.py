@@ -134,7 +134,7 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as resources:
-            await self._open(resources)
+            await self._open_runtime(resources)
             self._resources = resources.pop_all()
         return self
 
@@ -179,7 +179,7 @@ class Worker:
             self._runtime.end_grace()
         self._stop_event.set()
 
-    async def _open(self, resources: AsyncExitStack) -> None:
+    async def _open_runtime(self, resources: AsyncExitStack) -> None:
         self._loop = asyncio.get_running_loop()
         url, settings = (await open_client_database(self._client)).url, self._client.settings
         database = await resources.enter_async_context(Database(url, settings))

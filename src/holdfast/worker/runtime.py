@@ -44,10 +44,10 @@ from holdfast.worker.thread_pool import TaskThreadPool
 
 DEFAULT_CONCURRENCY: Final = 10
 DEFAULT_STOP_GRACE: Final = timedelta(seconds=25)
-RELEASE_TIMEOUT: Final = timedelta(
+ATTEMPT_RELEASE_TIMEOUT: Final = timedelta(
     seconds=5
 )  # for released attempts to end and their outcomes to be confirmed
-WORKER_REMOVAL_TIMEOUT_S: Final = 2.0
+MARK_STOPPED_TIMEOUT_S: Final = 2.0
 
 RunUntil = Literal["stopped", "drained", "once"]
 
@@ -237,7 +237,7 @@ class WorkerRuntime:
         await self._listener.stop()
         await self._wait_until_idle(lambda: self._grace)
         self._consumers.release_messages()
-        await self._wait_until_idle(lambda: RELEASE_TIMEOUT, self._release_attempts)
+        await self._wait_until_idle(lambda: ATTEMPT_RELEASE_TIMEOUT, self._release_attempts)
         await self.contexts.stop()
         await self._fetcher.stop()
         await self._consumers.stop()
@@ -250,7 +250,7 @@ class WorkerRuntime:
 
     async def _mark_worker_stopped(self) -> None:
         with contextlib.suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(WORKER_REMOVAL_TIMEOUT_S), self._database.connection() as connection:
+            async with asyncio.timeout(MARK_STOPPED_TIMEOUT_S), self._database.connection() as connection:
                 await self._fetcher.release_unreceived_tasks(connection)
                 await leases.mark_worker_stopped(connection, self.name)
 

@@ -31,7 +31,7 @@ def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
     if not sentry_sdk.is_initialized():  # the application may have initialized it
         sentry_sdk.init(dsn=dsn.reveal())
 
-    def report(name: str, fields: dict[str, Any]) -> None:
+    def report_exception(name: str, fields: dict[str, Any]) -> None:
         exception = fields.get("exception")
         if name != "task.raised" or exception is None or isinstance(exception, Reject):
             return
@@ -41,7 +41,7 @@ def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
                 scope.set_tag(f"holdfast.{tag}", str(fields[tag]))
             scope.capture_exception(exception)
 
-    unsubscribe = telemetry.subscribe(report, only=["task.raised"])
+    unsubscribe = telemetry.subscribe(report_exception, only=["task.raised"])
 
     def stop() -> None:
         unsubscribe()

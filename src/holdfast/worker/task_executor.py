@@ -86,7 +86,7 @@ class TaskExecutor:
             context = self._contexts.create_context(claimed) if needs_context else None
             attempt = Attempt(claimed, task, context, started_at=now, renewed_at=claim_sent_at)
             attempt.isolated = isolated
-            self._running.add(attempt)
+            self._running.add_attempt(attempt)
             shortest_timeout_s = min(shortest_timeout_s, claimed.timeout_s)
             attempt.runner = create_task(self._run_attempt(attempt))
         self.started_count += len(tasks)
@@ -159,7 +159,7 @@ class TaskExecutor:
                     body=outcome.body,
                 )
             )
-        self._running.remove(attempt)
+        self._running.remove_attempt(attempt)
 
     def close(self) -> None:
         """Stop the timer that enforces time limits."""

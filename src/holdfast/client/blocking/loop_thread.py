@@ -43,7 +43,7 @@ class LoopThread:
             return _run_in_calling_thread(coroutine, on)
         _refuse_running_loop(coroutine)
         with self._lock:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._start())
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._start_thread())
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -114,13 +114,16 @@ class LoopThread:
             self._finalizer.detach()
             self._finalizer = None
 
-    def _start(self) -> asyncio.AbstractEventLoop:
+    def _start_thread(self) -> asyncio.AbstractEventLoop:
         """Return the loop of the running thread. The caller holds the lock."""
         if self._loop is None:
             started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
             self._stop = asyncio.Event()
             self._thread = threading.Thread(
-                target=_serve, args=(started, self._stop), name="holdfast client.blocking", daemon=True
+                target=_run_event_loop,
+                args=(started, self._stop),
+                name="holdfast client.blocking",
+                daemon=True,
             )
             self._thread.start()
             self._loop = started.result()
@@ -130,7 +133,9 @@ class LoopThread:
         return self._loop
 
 
-def _serve(started: concurrent.futures.Future[asyncio.AbstractEventLoop], stop: asyncio.Event) -> None:
+def _run_event_loop(
+    started: concurrent.futures.Future[asyncio.AbstractEventLoop], stop: asyncio.Event
+) -> None:
     """Run an event loop until `stop` is set. `asyncio.run` then cancels calls and closes connections."""
 
     async def wait() -> None:

@@ -23,7 +23,7 @@ MessageTarget: TypeAlias = "Message[Any] | int | Iterable[Message[Any] | int]"
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_MESSAGES_PER_CALL = 100_000
-MAX_DURATION = timedelta(days=36_500)
+MAX_MESSAGE_DURATION = timedelta(days=36_500)
 MAX_MESSAGE_ID = 2**63 - 1
 
 
@@ -41,7 +41,7 @@ def check_count(count: int, field: str, *, max_count: int = MAX_MESSAGES_PER_CAL
 def check_duration_range(duration: timedelta, field: str) -> None:
     """Raise InvalidError if a duration is negative or longer than a hundred years."""
     check_duration(duration, field)
-    if not timedelta(0) <= duration <= MAX_DURATION:
+    if not timedelta(0) <= duration <= MAX_MESSAGE_DURATION:
         raise InvalidError(f"{field} must be from zero to a hundred years, got {duration}.", field=field)
 
 

@@ -40,7 +40,7 @@ from holdfast.worker.messages.deliveries import (
 )
 from holdfast.worker.messages.runner import call_function, find_read_limit_error, run_consumer
 from holdfast.worker.messages.visibility import VisibilityKeeper
-from holdfast.worker.outbox import MAX_FLUSH_DELAY_S, MIN_OUTCOMES_TO_FLUSH
+from holdfast.worker.outbox import MAX_OUTCOME_FLUSH_DELAY_S, MIN_OUTCOMES_TO_FLUSH
 
 LOCKED_MESSAGE_PAUSE_S = 0.5  # a message is visible, and another transaction has locked it
 _log = logging.getLogger("holdfast.worker")
@@ -144,7 +144,9 @@ class ConsumerLoop(BackgroundService):
             pause: float | None = None
             if self._outcomes:
                 full = len(self._outcomes) >= MIN_OUTCOMES_TO_FLUSH
-                pause = 0.0 if full else self._oldest_outcome_at + MAX_FLUSH_DELAY_S - time.monotonic()
+                pause = (
+                    0.0 if full else self._oldest_outcome_at + MAX_OUTCOME_FLUSH_DELAY_S - time.monotonic()
+                )
             elif self._count_free_slots():
                 pause = self._next_read_at - time.monotonic()
             if pause is not None and pause <= 0:

@@ -45,7 +45,7 @@ class NoVisibilityRenewal:
     async def drop_message_and_wait(self, delivery: Delivery) -> None: ...
 
 
-_numbers = itertools.count(1)
+_delivery_numbers = itertools.count(1)
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Delivery:
     renewed_at: float
     visibility: MessageVisibility
     number: int = field(
-        default_factory=_numbers.__next__
+        default_factory=_delivery_numbers.__next__
     )  # identifies it between worker and heartbeat process
     runner: asyncio.Task[None] | None = None
     stop_reason: str | None = None

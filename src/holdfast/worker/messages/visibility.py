@@ -21,7 +21,7 @@ from holdfast.worker.framing import encode_frame
 from holdfast.worker.heartbeat_protocol import LeasedMessage, MessageRenewals, encode_message_numbers
 from holdfast.worker.messages.deliveries import Delivery
 
-DROP_TIMEOUT_S = 1.0  # longer than a renewal waits for a row; a dead process has no renewal in flight
+MESSAGE_DROP_TIMEOUT_S = 1.0  # longer than a renewal waits for a row; a dead process has no renewal in flight
 
 
 class VisibilityKeeper:
@@ -56,7 +56,7 @@ class VisibilityKeeper:
         confirmed = self._drops_in_progress[delivery.number] = asyncio.Event()
         self.drop_messages([delivery])
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DROP_TIMEOUT_S):
+            async with asyncio.timeout(MESSAGE_DROP_TIMEOUT_S):
                 await confirmed.wait()
         del self._drops_in_progress[delivery.number]
 
