@@ -121,7 +121,8 @@ def test_wait_prints_the_result(shell: Shell) -> None:
     assert shell("submit", "t", "--key", "k", "--watch").splitlines()[-1] == '{"n":1}'
     submit_job(shell, "t", "--key", "bad")
     fail_task(shell)
-    assert "✕ failed: ValueError: it broke" in shell.run_for_outputs("submit", "t", "--key", "bad", "--wait", code=1)[0]
+    output, _ = shell.run_for_outputs("submit", "t", "--key", "bad", "--wait", code=1)
+    assert "✕ failed: ValueError: it broke" in output
     assert "has not ended after" in shell("submit", "t", "--wait", "--wait-timeout", "50ms", code=1)
 
 

@@ -217,7 +217,9 @@ def test_everything_killed_at_once(here: EmbeddedTestHome, order: str) -> None:
     url, *_ = [read_printed_url(user) for user in users]
     commit_row(url)
     commit_row(url)
-    pids = sorted([*here.list_process_ids(), *(user.pid for user in users)], reverse=order == "children first")
+    pids = sorted(
+        [*here.list_process_ids(), *(user.pid for user in users)], reverse=order == "children first"
+    )
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # a backend of autovacuum comes and goes
             os.kill(pid, signal.SIGSTOP)

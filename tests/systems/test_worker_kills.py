@@ -10,26 +10,28 @@ from typing import Any
 import pytest
 from api_clients import bearer_headers
 from system_harness import SERVICE_KEY, SystemHarness
-from worker_processes import Workers
+from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.settings import Secret
 from holdfast.testing import Clock, wait_until
 
-STAGES = ("fetched", "rendered", "printed", "stored", "history")
+EXPORT_STAGES = ("fetched", "rendered", "printed", "stored", "history")
 WAIT_TIMEOUT = timedelta(seconds=90)
-VISIBLE = "select count(*) from holdfast.artifacts where status = 'visible'"
-CRASHED = "select count(*) from holdfast.attempts where outcome = 'crashed'"
+COUNT_VISIBLE_FILES_QUERY = "select count(*) from holdfast.artifacts where status = 'visible'"
+COUNT_CRASHED_ATTEMPTS_QUERY = "select count(*) from holdfast.attempts where outcome = 'crashed'"
 
 
 @pytest.fixture
-async def workers(url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Workers]:
+async def workers(
+    url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[WorkerProcesses]:
     gates = tmp_path / "gates"
     gates.mkdir()
     monkeypatch.setenv("HOLDFAST_GATES", str(gates))
     monkeypatch.setenv("HOLDFAST_STORAGE_URL", str(tmp_path / "files"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
-    workers = Workers(url, gates, Path(__file__).parents[1] / "support" / "gated_systems_app.py")
+    workers = WorkerProcesses(url, gates, Path(__file__).parents[1] / "support" / "gated_systems_app.py")
     yield workers
     for process in workers.started:
         if process.returncode is None:
@@ -37,7 +39,7 @@ async def workers(url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         await process.wait()
 
 
-async def kill_worker_at(workers: Workers, *stages: str) -> None:
+async def kill_worker_at(workers: WorkerProcesses, *stages: str) -> None:
     """Start a worker, wait until its tasks are blocked at all these stages, and kill it."""
     for stage in stages:
         (workers.folder / f"stop {stage}").touch()
@@ -56,14 +58,14 @@ async def kill_worker_at(workers: Workers, *stages: str) -> None:
 
 @pytest.mark.timeout(300)
 async def test_exports_survive_a_killed_worker_at_every_stage(
-    exports_system: SystemHarness, workers: Workers, clock: Clock
+    exports_system: SystemHarness, workers: WorkerProcesses, clock: Clock
 ) -> None:
-    users = [exports_system.create_user() for _ in STAGES]
+    users = [exports_system.create_user() for _ in EXPORT_STAGES]
     jobs = [
         await user.start_export(await user.add_document(title=f"gate:{stage}"))
-        for user, stage in zip(users, STAGES, strict=True)
+        for user, stage in zip(users, EXPORT_STAGES, strict=True)
     ]
-    await kill_worker_at(workers, *STAGES)
+    await kill_worker_at(workers, *EXPORT_STAGES)
     async with exports_system.db.connection() as connection:
         assert await connection.fetchval("select count(*) from export_history") == 0
     await expire_leases(exports_system, clock)
@@ -73,7 +75,7 @@ async def test_exports_survive_a_killed_worker_at_every_stage(
     async with exports_system.db.connection() as connection:
         rows = await connection.fetch("select id from export_history")
     assert {str(row["id"]) for row in rows} == set(jobs)
-    assert await _sweep_and_count_files(exports_system) == len(STAGES)
+    assert await _sweep_and_count_files(exports_system) == len(EXPORT_STAGES)
     for user, job in zip(users, jobs, strict=True):
         link = await user.get(f"/api/v1/export/download/{job}")
         assert (await exports_system.http.get(link.headers["location"])).content.startswith(b"%PDF")
@@ -128,7 +130,7 @@ async def _sweep_and_count_files(exports_system: SystemHarness) -> int:
 
 @pytest.mark.timeout(300)
 async def test_a_report_survives_killed_workers_at_every_stage(
-    reports_system: SystemHarness, workers: Workers, clock: Clock
+    reports_system: SystemHarness, workers: WorkerProcesses, clock: Clock
 ) -> None:
     ann = reports_system.create_user()
     params = {"person1": {"name": "Ana"}, "person2": {"name": "Bo"}, "systems": ["western"]}

@@ -53,11 +53,9 @@ MAX_OUTCOMES_PER_CALL = 500
 
 
 class LeaseRecord(NamedTuple):
-    """A lease that the heartbeat process renews, with the time of its last renewal.
+    """A lease that the heartbeat process renews, with the time of its last renewal."""
 
-    The fields stay packed: most leases are dropped again before anything reads them.
-    """
-
+    # The fields stay packed: most leases are dropped again before anything reads them.
     record: tuple[bytes, int, int, float, float, int]
     received_at: float
     renewed_at: float
@@ -337,9 +335,7 @@ class HeartbeatProcess:
         start = self._start
         if start is None or (self._orderly_shutdown and not (held or messages)):
             return
-        outcomes = [
-            self._build_return_outcome(task_id, record, killed_for) for task_id, record in held.items()
-        ]
+        outcomes = [self._build_return_outcome(key, record, killed_for) for key, record in held.items()]
         released = self._orderly_shutdown or killed_for is not None
         deadline = time.monotonic() + LEASE_RETURN_TIMEOUT_S
         while time.monotonic() < deadline:
