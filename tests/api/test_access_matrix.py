@@ -25,7 +25,7 @@ ANN, BOB, SERVICE = (
     bearer_headers(SERVICE_KEY),
 )
 # A valid body for each route that does not accept the default ({}).
-BODIES: dict[str, Any] = {
+REQUEST_BODY_BY_OPERATION: dict[str, Any] = {
     "post_jobs_start": {"type": "book"},
     "post_jobs": {"type": "t"},
     "post_worker_claim": {"worker": "w", "queues": ["nothing"]},
@@ -42,7 +42,7 @@ BODIES: dict[str, Any] = {
     "put_hooks_name": {"type": "t"},
     "post_tasks_id_snooze": {"lease": "1.1", "delay_s": 1},
 }
-NAMES = {"name": "n", "queue": "letters", "key": "hf_nothing", "function": "get_job"}
+PATH_PARAMETER_VALUES = {"name": "n", "queue": "letters", "key": "hf_nothing", "function": "get_job"}
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,14 @@ class ApiTarget:
         return "{id}" in self.path or "{task}" in self.path
 
     def address(self, ids: dict[str, str]) -> str:
-        return self.path.format(**{**NAMES, **ids})
+        return self.path.format(**{**PATH_PARAMETER_VALUES, **ids})
 
     def body(self) -> Any:
         if "requestBody" not in self.operation:
             return None
-        return BODIES.get(self.name, {"lease": "1.1"} if self.path.startswith("/api/tasks/") else {})
+        return REQUEST_BODY_BY_OPERATION.get(
+            self.name, {"lease": "1.1"} if self.path.startswith("/api/tasks/") else {}
+        )
 
 
 async def list_targets(api: httpx.AsyncClient) -> list[ApiTarget]:
@@ -98,7 +100,7 @@ async def resources_of_ann(api: httpx.AsyncClient, conn: Connection) -> dict[str
     return {"job": {"id": job}, "batch": {"id": batch}, "task": {"id": task}}
 
 
-def ids_for(target: ApiTarget, resources_of_ann: dict[str, dict[str, str]]) -> dict[str, str]:
+def get_path_ids(target: ApiTarget, resources_of_ann: dict[str, dict[str, str]]) -> dict[str, str]:
     for noun in ("batch", "task"):
         if f"/api/{noun}" in target.path:
             return resources_of_ann[noun]
@@ -112,7 +114,7 @@ async def test_requests_without_a_valid_credential_get_401_everywhere(
     violations: dict[Any, Any] = {}
     for target in await list_targets(api):
         for headers in ({}, expired, bearer_headers("hf_aaaaaaaa_" + "x" * 43), bearer_headers("x")):
-            response = await call(api, target, headers, ids_for(target, resources_of_ann))
+            response = await call(api, target, headers, get_path_ids(target, resources_of_ann))
             # An inbound webhook does not need a token: it checks a signature.
             if response.status_code != 401 and not target.path.startswith("/hooks/"):
                 violations[target.method, target.path] = response.status_code
@@ -127,11 +129,11 @@ async def test_resources_of_another_user_look_like_missing_resources(
     for target in await list_targets(api):
         if not target.has_id or target.operation.get("x-access") == "service":
             continue
-        foreign = await call(api, target, BOB, ids_for(target, resources_of_ann))
+        foreign = await call(api, target, BOB, get_path_ids(target, resources_of_ann))
         missing = await call(api, target, BOB, {"id": str(uuid4())})
-        if foreign.status_code != missing.status_code or _normalize(
-            foreign, ids_for(target, resources_of_ann)
-        ) != _normalize(missing):
+        if foreign.status_code != missing.status_code or _mask_requested_ids(
+            foreign, get_path_ids(target, resources_of_ann)
+        ) != _mask_requested_ids(missing):
             violations[target.method, target.path] = (foreign.text, missing.text)
         if foreign.status_code not in (404, 200) or (foreign.status_code == 200 and foreign.json() != []):
             violations[target.method, target.path] = (foreign.status_code, foreign.text)
@@ -139,7 +141,7 @@ async def test_resources_of_another_user_look_like_missing_resources(
     assert await conn.fetchval("select count(*) from holdfast.jobs where status = 'cancelled'") == before
 
 
-def _normalize(response: httpx.Response, ids: dict[str, str] | None = None) -> str:
+def _mask_requested_ids(response: httpx.Response, ids: dict[str, str] | None = None) -> str:
     """Return the response without the requested id, which the caller knows already."""
     text = response.text
     for known in (ids or {}).values():
@@ -165,7 +167,7 @@ async def test_owners_have_access_and_users_cannot_call_service_endpoints(
     for target in sorted(await list_targets(api), key=lambda target: target.method == "delete"):
         if target.path.endswith("/events"):
             continue  # streams are tested in test_event_streams.py
-        response = await call(api, target, ANN, ids_for(target, resources_of_ann))
+        response = await call(api, target, ANN, get_path_ids(target, resources_of_ann))
         service_only = target.operation.get("x-access") == "service"
         rejected = response.status_code in (401, 403)
         # The database decides about rpc and raw submits: users may not call or submit everything.
@@ -188,7 +190,7 @@ async def test_services_can_only_use_their_scopes(
         scope = target.operation.get("x-scope")
         assert scope in SCOPE_DESCRIPTIONS, target
         for other, headers in keys.items():
-            response = await call(api, target, headers, ids_for(target, resources_of_ann))
+            response = await call(api, target, headers, get_path_ids(target, resources_of_ann))
             if (response.status_code == 403) != (other != scope):
                 violations[target.method, target.path, other] = (response.status_code, response.text)
             assert response.status_code < 500, (target, response.text)

@@ -13,7 +13,7 @@ from book_app import SERVICE_KEY
 
 from holdfast.settings import Secret
 
-REQUEST_BODY_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES_FOLDER = Path(__file__).resolve().parents[2] / "examples"
 ANN = bearer_headers(make_token("ann"))
 
 
@@ -31,7 +31,7 @@ ANN = bearer_headers(make_token("ann"))
 async def test_an_example_application_serves_jobs_and_streams(
     url: Secret, monkeypatch: pytest.MonkeyPatch, name: str, prefix: str
 ) -> None:
-    monkeypatch.syspath_prepend(str(REQUEST_BODY_EXAMPLES))
+    monkeypatch.syspath_prepend(str(EXAMPLES_FOLDER))
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", url.reveal())
     monkeypatch.setenv("HOLDFAST_SERVICE_KEY", SERVICE_KEY)
     monkeypatch.setenv("HOLDFAST_JWT_SECRET", SECRET)

@@ -23,11 +23,11 @@ from schemathesis.specs.openapi import checks as openapi
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 
-MAX_EXAMPLES = int(
+MAX_EXAMPLES_PER_ROUTE = int(
     os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "4")
 )  # per route; `make fuzz` sets a higher number
 # Without `positive_data_acceptance`: a valid request may name an object that does not exist.
-CHECKS = [
+RESPONSE_CHECKS = [
     checks.not_a_server_error,
     openapi.status_code_conformance,
     openapi.content_type_conformance,
@@ -40,7 +40,7 @@ CHECKS = [
 
 
 @pytest.fixture
-def base(url: Secret, api_settings: Settings) -> Generator[str]:
+def base_url(url: Secret, api_settings: Settings) -> Generator[str]:
     """Serve the application in a separate thread, because the generator is synchronous."""
     app = create_app(replace(api_settings, database_url=url), job_types=[book_job, internal_job])
     listener = socket.create_server(("127.0.0.1", 0))
@@ -53,21 +53,24 @@ def base(url: Secret, api_settings: Settings) -> Generator[str]:
     thread.join(20)
 
 
-@pytest.mark.timeout(600 if MAX_EXAMPLES < 100 else 4 * 3600)
+@pytest.mark.timeout(600 if MAX_EXAMPLES_PER_ROUTE < 100 else 4 * 3600)
 @pytest.mark.parametrize("caller", ["service", "user"])
-def test_no_generated_request_causes_a_server_error(base: str, caller: str) -> None:
+def test_no_generated_request_causes_a_server_error(base_url: str, caller: str) -> None:
     headers = bearer_headers(SERVICE_KEY) if caller == "service" else bearer_headers(make_token("ann"))
-    schema = schemathesis.openapi.from_url(f"{base}/api/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{base_url}/api/openapi.json")
     failures: list[str] = []
     sent = 0
     for result in schema.get_all_operations():
         operation: Any = result.ok()  # type: ignore[union-attr]
 
         @settings(
-            max_examples=MAX_EXAMPLES if caller == "service" else max(MAX_EXAMPLES // 3, 1),
+            max_examples=MAX_EXAMPLES_PER_ROUTE
+            if caller == "service"
+            else max(MAX_EXAMPLES_PER_ROUTE // 3, 1),
             deadline=None,
             database=None,
-            derandomize=MAX_EXAMPLES < 100,  # the same requests in every CI run, different ones in long runs
+            derandomize=MAX_EXAMPLES_PER_ROUTE
+            < 100,  # the same requests in every CI run, different ones in long runs
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
@@ -75,9 +78,9 @@ def test_no_generated_request_causes_a_server_error(base: str, caller: str) -> N
         def attempt(case: Any) -> None:
             nonlocal sent
             sent += 1
-            response = case.call(base_url=base, headers=headers, timeout=60)
+            response = case.call(base_url=base_url, headers=headers, timeout=60)
             try:
-                case.validate_response(response, checks=CHECKS, headers=headers)
+                case.validate_response(response, checks=RESPONSE_CHECKS, headers=headers)
             except FailureGroup as error:
                 message = " | ".join(f"{type(each).__name__}: {each}" for each in error.exceptions)
                 body = case.body if isinstance(case.body, (dict, list, str, int)) else ""

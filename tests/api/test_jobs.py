@@ -125,7 +125,7 @@ async def test_a_long_poll_returns_when_the_job_changes(api: httpx.AsyncClient, 
     job = await start_book_job(api)
     seq = (await api.get(f"/api/jobs/{job}", headers=ANN)).json()["event_seq"]
     waiting = asyncio.create_task(api.get(f"/api/jobs/{job}?wait=25&after={seq}", headers=ANN))
-    await ManualWorker(conn).one()
+    await ManualWorker(conn).claim_one_task()
     changed = (await asyncio.wait_for(waiting, 20)).json()
     assert (changed["status"], changed["event_seq"]) == ("running", seq + 1)
     tag = (await api.get(f"/api/jobs/{job}", headers=ANN)).headers["etag"]
@@ -169,7 +169,7 @@ async def test_users_see_no_traceback_and_no_internal_message(
         job = (await api.post("/api/jobs/start", json=created, headers=SERVICE)).json()["id"]
         worker = ManualWorker(conn)
         error = {"type": kind, "message": "select secret", "traceback": "File secret.py"}
-        await worker.finish(await worker.one(), "reject", error)
+        await worker.finish_task(await worker.claim_one_task(), "reject", error)
         own = await api.get(f"/api/jobs/{job}", headers=ANN)
         assert "secret.py" not in own.text
         attempts = await api.get(f"/api/tasks/{UUID(job)}/attempts", headers=ANN)

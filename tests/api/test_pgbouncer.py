@@ -61,7 +61,7 @@ async def test_users_on_shared_connections_see_only_their_own_jobs(
             worker = ManualWorker(conn)
             async with open_event_stream(web, f"/api/jobs/{job}/events", headers["ann"]) as stream:
                 assert (await stream.read_until("snapshot"))[0].data["state"] == "queued"
-                while tasks := await worker.take(9):
+                while tasks := await worker.claim_tasks(9):
                     for task in tasks:
-                        await worker.finish(task, body=1)
+                        await worker.finish_task(task, body=1)
                 assert (await stream.read_until("end"))[-1].data["state"] == "succeeded"

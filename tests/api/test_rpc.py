@@ -23,8 +23,8 @@ from holdfast.engine.connection import Connection, Database
 SERVICE = bearer_headers(SERVICE_KEY)
 PGMQ_PROFILE = {"content-profile": "pgmq_public"}
 HOLDFAST_PROFILE = {"content-profile": "holdfast"}
-NEW_KEY = {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}
-SUPABASE_JS = "2.58.0"
+NEW_KEY_ARGUMENTS = {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}
+SUPABASE_JS_VERSION = "2.58.0"
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_users_call_functions_with_their_own_rights(api: httpx.AsyncClient
         ("send", {}, {"content-profile": "public"}, 406, "PGRST106"),
         ("get_job", {"p_id": "x"}, HOLDFAST_PROFILE, 400, "22P02"),
         ("submit", {"p_job": []}, HOLDFAST_PROFILE, 422, "HF004"),
-        ("create_service_key", NEW_KEY, HOLDFAST_PROFILE, 404, "PGRST202"),
+        ("create_service_key", NEW_KEY_ARGUMENTS, HOLDFAST_PROFILE, 404, "PGRST202"),
         ("list_service_keys", {}, HOLDFAST_PROFILE, 404, "PGRST202"),
         ("record", {"p_actor": "x", "p_action": "x"}, HOLDFAST_PROFILE, 404, "PGRST202"),
         ('x"; drop table holdfast.jobs; --', {}, HOLDFAST_PROFILE, 404, "PGRST202"),
@@ -156,7 +156,7 @@ async def test_the_python_postgrest_client_sends_reads_and_archives(base: str, m
         assert caught.value.code == "42P01"
 
 
-SCRIPT = """
+SUPABASE_SCRIPT = """
 const { createClient } = require('@supabase/supabase-js')
 const [url, key, queue] = process.argv.slice(2)
 async function main() {
@@ -187,9 +187,9 @@ main().catch((problem) => { console.error(problem); process.exit(1) })
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
 @pytest.mark.timeout(300)
 async def test_supabase_js_sends_reads_and_archives(base: str, mail_queue: str, tmp_path: Path) -> None:
-    installing = ["npm", "install", "--no-audit", "--no-fund", f"@supabase/supabase-js@{SUPABASE_JS}"]
+    installing = ["npm", "install", "--no-audit", "--no-fund", f"@supabase/supabase-js@{SUPABASE_JS_VERSION}"]
     await asyncio.to_thread(subprocess.run, installing, cwd=tmp_path, check=True, capture_output=True)
-    (tmp_path / "call.cjs").write_text(SCRIPT)
+    (tmp_path / "call.cjs").write_text(SUPABASE_SCRIPT)
     process = await asyncio.create_subprocess_exec(
         "node", "call.cjs", base, SERVICE_KEY, mail_queue, cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

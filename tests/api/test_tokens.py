@@ -169,7 +169,7 @@ def make_forged_tokens() -> dict[str, str]:
 
 
 FORGED_TOKENS = make_forged_tokens()
-GOOD: dict[str, Callable[[], str]] = {
+VALID_TOKEN_FACTORIES: dict[str, Callable[[], str]] = {
     "HS256": make_token,
     "RS256": lambda: jwt.encode(make_claims(), RSA, "RS256", headers={"kid": "rsa"}),
     "ES256": lambda: jwt.encode(make_claims(), EC, "ES256", headers={"kid": "ec"}),
@@ -209,9 +209,9 @@ async def test_forged_tokens_get_401(api: httpx.AsyncClient) -> None:
     assert opened == {}
 
 
-@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize("kind", VALID_TOKEN_FACTORIES)
 async def test_valid_tokens_are_accepted(api: httpx.AsyncClient, kind: str) -> None:
-    response = await api.get("/api/jobs", headers=bearer_headers(GOOD[kind]()))
+    response = await api.get("/api/jobs", headers=bearer_headers(VALID_TOKEN_FACTORIES[kind]()))
     assert response.status_code == 200, response.text
 
 

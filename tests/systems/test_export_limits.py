@@ -179,13 +179,13 @@ async def test_installing_again_keeps_rows_and_limits(exports_system: SystemHarn
         # Nothing is changed while this version of the script is installed.
         await connection.execute("drop trigger documents_next_version on documents")
         await exports.install_if_needed(connection)
-        assert await connection.fetchval(COUNT_TRIGGERS) == 0
+        assert await connection.fetchval(COUNT_TRIGGERS_QUERY) == 0
         await connection.execute("comment on table documents is 'installed by an older version'")
         await exports.install_if_needed(connection)
-        assert await connection.fetchval(COUNT_TRIGGERS) == 1
+        assert await connection.fetchval(COUNT_TRIGGERS_QUERY) == 1
 
 
-COUNT_TRIGGERS = (
+COUNT_TRIGGERS_QUERY = (
     "select count(*) from pg_trigger where tgrelid = 'public.documents'::regclass and not tgisinternal"
 )
 CUSTOM_TEMPLATE = """#import "@local/holdfast:1.0.0": *

@@ -24,8 +24,8 @@ from holdfast.systems.reports.report_params import Person, ReportParams, calcula
 from holdfast.systems.reports.report_tasks import nuclear_v2
 from holdfast.testing import Clock, wait_until
 
-JOBS = "/api/jobs"
-PARAMS: dict[str, Any] = {
+JOBS_PATH = "/api/jobs"
+REPORT_PARAMS: dict[str, Any] = {
     "person1": {"name": "Ana Ruiz", "birthDate": "1984-02-29", "shoeSize": 38},
     "person2": {"name": "Bo Lind", "birthDate": "1990-07-01"},
     "systems": ["vedic", "western", "human_design"],
@@ -35,15 +35,15 @@ PARAMS: dict[str, Any] = {
 FOLDER_BY_TYPE = {"audio_mp3": "audio", "pdf": "pdf", "json": "json"}
 
 
-async def start_report(user: SystemUser, params: dict[str, Any] = PARAMS) -> str:
-    response = await user.post(f"{JOBS}/start", {"type": "nuclear_v2", "params": params})
+async def start_report(user: SystemUser, params: dict[str, Any] = REPORT_PARAMS) -> str:
+    response = await user.post(f"{JOBS_PATH}/start", {"type": "nuclear_v2", "params": params})
     assert response.status_code == 202, response.text
     return str(response.json()["id"])
 
 
 async def wait_for_report(user: SystemUser, job: str, within: float = 100) -> dict[str, Any]:
     async def find_ended_report() -> dict[str, Any] | None:
-        report: dict[str, Any] = (await user.get(f"{JOBS}/{job}")).json()
+        report: dict[str, Any] = (await user.get(f"{JOBS_PATH}/{job}")).json()
         return report if report["status"] in ("complete", "failed", "cancelled") else None
 
     report: dict[str, Any] = await wait_until(
@@ -55,7 +55,7 @@ async def wait_for_report(user: SystemUser, job: str, within: float = 100) -> di
 async def test_a_report_from_start_to_end(reports_system: SystemHarness) -> None:
     ann = reports_system.create_user()
     job = await start_report(ann)
-    report = (await ann.get(f"{JOBS}/{job}")).json()
+    report = (await ann.get(f"{JOBS_PATH}/{job}")).json()
     assert (report["status"], report["progress"]["percent"], report["progress"]["phase"]) == (
         "queued",
         0,
@@ -63,7 +63,7 @@ async def test_a_report_from_start_to_end(reports_system: SystemHarness) -> None
     )
     events: list[dict[str, Any]] = []
     async with reports_system.run_worker(text_provider=OneSentenceTextProvider()):
-        async with open_event_stream(reports_system.http, f"{JOBS}/{job}/stream", ann.headers) as stream:
+        async with open_event_stream(reports_system.http, f"{JOBS_PATH}/{job}/stream", ann.headers) as stream:
             while (frame := await stream.read_next(90)) is not None:
                 events.append(frame.data)
                 last = frame
@@ -78,7 +78,7 @@ async def test_a_report_from_start_to_end(reports_system: SystemHarness) -> None
     assert {kind: sum(file["type"] == kind for file in files) for kind in ("audio_mp3", "pdf", "json")} == {
         "audio_mp3": 16, "pdf": 17, "json": 17}  # fmt: skip
     await _check_files(reports_system, files)
-    reports = (await ann.get(JOBS)).json()["jobs"]
+    reports = (await ann.get(JOBS_PATH)).json()["jobs"]
     assert [(listed["id"], listed["status"]) for listed in reports] == [(job, "complete")]
     async with reports_system.db.connection() as connection:
         rows = await connection.fetch("select * from public.job_artifacts where job_id = $1", job)
@@ -123,7 +123,7 @@ async def _check_files(system: SystemHarness, files: list[dict[str, Any]]) -> No
 
 
 def test_the_weights_are_the_phases() -> None:
-    graph = nuclear_v2(msgspec.convert(PARAMS, ReportParams))
+    graph = nuclear_v2(msgspec.convert(REPORT_PARAMS, ReportParams))
     by_type: dict[str, float] = {}
     for node in graph.nodes.values():
         by_type[node.call.task.name] = by_type.get(node.call.task.name, 0) + node.weight
@@ -147,7 +147,7 @@ def test_the_weights_are_the_phases() -> None:
 
 
 def test_calendar_facts() -> None:
-    facts = calculate_calendar_facts(msgspec.convert(PARAMS, ReportParams))
+    facts = calculate_calendar_facts(msgspec.convert(REPORT_PARAMS, ReportParams))
     assert (facts.weekday1, facts.weekday2, facts.path1, facts.years_apart) == ("Wednesday", "Sunday", 8, 6)
     without_dates = ReportParams(person1=Person(name="a", birth_date="2023-02-31"), person2=Person(name="b"))
     assert calculate_calendar_facts(without_dates) == msgspec.convert({}, type(facts))
@@ -157,26 +157,34 @@ def test_calendar_facts() -> None:
     "body",
     [
         {}, {"type": "nuclear_v2"}, {"type": "nuclear_v2", "params": {}},
-        {"type": "nuclear_v2", "params": {**PARAMS, "systems": []}},
-        {"type": "nuclear_v2", "params": {**PARAMS, "person1": {"name": ""}}},
-        {"type": "nuclear_v2", "params": {**PARAMS, "person1": {"name": "x" * 201}}},
-        {"type": "nuclear_v2", "params": {**PARAMS, "person1": {"name": "x", "birthDate": "yesterday"}}},
-        {"type": "nuclear_v2", "params": {**PARAMS, "systems": ["x"] * 11}},
+        {"type": "nuclear_v2", "params": {**REPORT_PARAMS, "systems": []}},
+        {"type": "nuclear_v2", "params": {**REPORT_PARAMS, "person1": {"name": ""}}},
+        {"type": "nuclear_v2", "params": {**REPORT_PARAMS, "person1": {"name": "x" * 201}}},
+        {
+            "type": "nuclear_v2",
+            "params": {**REPORT_PARAMS, "person1": {"name": "x", "birthDate": "yesterday"}},
+        },
+        {"type": "nuclear_v2", "params": {**REPORT_PARAMS, "systems": ["x"] * 11}},
     ],
 )  # fmt: skip
 async def test_invalid_params_are_refused(reports_system: SystemHarness, body: dict[str, Any]) -> None:
-    assert (await reports_system.create_user().post(f"{JOBS}/start", body)).status_code == 422
+    assert (await reports_system.create_user().post(f"{JOBS_PATH}/start", body)).status_code == 422
 
 
 async def test_reports_belong_to_their_owners(reports_system: SystemHarness) -> None:
     ann, bob = reports_system.create_user(), reports_system.create_user()
     job = await start_report(ann)
-    for path in (f"{JOBS}/{job}", f"{JOBS}/{job}/stream", f"{JOBS}/{uuid4()}", f"{JOBS}/none"):
+    for path in (
+        f"{JOBS_PATH}/{job}",
+        f"{JOBS_PATH}/{job}/stream",
+        f"{JOBS_PATH}/{uuid4()}",
+        f"{JOBS_PATH}/none",
+    ):
         assert (await bob.get(path)).status_code == 404
         assert (await reports_system.http.get(path)).status_code == 401
-    assert (await bob.delete(f"{JOBS}/{job}")).status_code == 404
-    assert (await bob.get(JOBS)).json()["jobs"] == []
-    assert (await reports_system.http.post(f"{JOBS}/start", json={})).status_code == 401
+    assert (await bob.delete(f"{JOBS_PATH}/{job}")).status_code == 404
+    assert (await bob.get(JOBS_PATH)).json()["jobs"] == []
+    assert (await reports_system.http.post(f"{JOBS_PATH}/start", json={})).status_code == 401
     async with reports_system.db.transaction() as connection:
         await connection.execute(
             "select set_config('request.jwt.claims', $1, true)", f'{{"sub": "{bob.id}"}}'
@@ -203,43 +211,45 @@ async def test_other_jobs_are_served_by_the_api(reports_system: SystemHarness) -
         other = await connection.fetchval(
             "select holdfast.submit(jsonb_build_object('type', 'plain', 'owner', $1::text)) ->> 'id'", ann.id
         )
-    body = (await ann.get(f"{JOBS}/{report}")).json()
+    body = (await ann.get(f"{JOBS_PATH}/{report}")).json()
     assert set(body) >= {"id", "status", "progress", "artifacts"}
     assert set(body["progress"]) == {"percent", "phase", "docsComplete", "docsTotal", "message"}
-    plain = await ann.get(f"{JOBS}/{other}?wait=0")
+    plain = await ann.get(f"{JOBS_PATH}/{other}?wait=0")
     assert (plain.json()["status"], plain.json()["counts"]["total"]) == ("queued", 1)
     assert plain.headers["etag"]
-    listed = {job["id"]: job for job in (await ann.get(f"{JOBS}?limit=10")).json()["jobs"]}
+    listed = {job["id"]: job for job in (await ann.get(f"{JOBS_PATH}?limit=10")).json()["jobs"]}
     assert set(listed) == {report, other}
     # Clients of the report contract send no query and receive reports only.
-    assert [job["id"] for job in (await ann.get(JOBS)).json()["jobs"]] == [report]
+    assert [job["id"] for job in (await ann.get(JOBS_PATH)).json()["jobs"]] == [report]
     assert "docsTotal" in listed[report]["progress"]
     assert "counts" in listed[other]
-    assert len((await ann.get(f"{JOBS}?type=plain")).json()["jobs"]) == 1
-    assert (await ann.get(f"{JOBS}?limit=none")).status_code == 422
-    assert (await ann.get(f"{JOBS}/{other}/stream")).status_code == 404
+    assert len((await ann.get(f"{JOBS_PATH}?type=plain")).json()["jobs"]) == 1
+    assert (await ann.get(f"{JOBS_PATH}?limit=none")).status_code == 422
+    assert (await ann.get(f"{JOBS_PATH}/{other}/stream")).status_code == 404
     # A service receives the format of the API, unless it names a user.
     service = bearer_headers(SERVICE_KEY)
-    own = (await reports_system.http.get(f"{JOBS}/{report}", headers=service)).json()
+    own = (await reports_system.http.get(f"{JOBS_PATH}/{report}", headers=service)).json()
     assert (own["status"], own["counts"]["total"]) == ("queued", 50)
     for user, status in ((ann, 200), (bob, 404)):
-        acting = await reports_system.http.get(f"{JOBS}/{report}", headers={**service, "x-user-id": user.id})
+        acting = await reports_system.http.get(
+            f"{JOBS_PATH}/{report}", headers={**service, "x-user-id": user.id}
+        )
         assert acting.status_code == status
-    assert (await ann.post(f"{JOBS}/start", {"type": "plain", "params": {}})).status_code == 403
+    assert (await ann.post(f"{JOBS_PATH}/start", {"type": "plain", "params": {}})).status_code == 403
     started = await reports_system.http.post(
-        f"{JOBS}/start", headers=service, json={"type": "plain", "params": {}}
+        f"{JOBS_PATH}/start", headers=service, json={"type": "plain", "params": {}}
     )
     assert started.json()["created"] is True
-    assert (await ann.delete(f"{JOBS}/{other}")).json() == {"cancelled": True, "status": "cancelled"}
-    assert (await ann.delete(f"{JOBS}/{report}")).json()["status"] == "cancelled"
+    assert (await ann.delete(f"{JOBS_PATH}/{other}")).json() == {"cancelled": True, "status": "cancelled"}
+    assert (await ann.delete(f"{JOBS_PATH}/{report}")).json()["status"] == "cancelled"
 
 
 async def test_the_same_idempotency_key_returns_the_same_report(reports_system: SystemHarness) -> None:
     ann = reports_system.create_user()
-    body = {"type": "nuclear_v2", "params": PARAMS}
+    body = {"type": "nuclear_v2", "params": REPORT_PARAMS}
     headers = {**ann.headers, "idempotency-key": "once"}
     first, second = [
-        await reports_system.http.post(f"{JOBS}/start", json=body, headers=headers) for _ in range(2)
+        await reports_system.http.post(f"{JOBS_PATH}/start", json=body, headers=headers) for _ in range(2)
     ]
     assert (first.status_code, second.status_code) == (202, 200)
     assert first.json()["id"] == second.json()["id"]
@@ -248,14 +258,14 @@ async def test_the_same_idempotency_key_returns_the_same_report(reports_system: 
 async def test_cancel_waiting_and_running_reports(reports_system: SystemHarness) -> None:
     ann = reports_system.create_user()
     waiting = await start_report(ann)
-    assert (await ann.delete(f"{JOBS}/{waiting}")).json()["status"] == "cancelled"
+    assert (await ann.delete(f"{JOBS_PATH}/{waiting}")).json()["status"] == "cancelled"
     running = await start_report(ann)
     text_provider = HangingTextProvider()
     async with reports_system.run_worker(text_provider=text_provider):
         await wait_until(lambda: text_provider.call_count >= 3, within=timedelta(seconds=30))
-        assert (await ann.delete(f"{JOBS}/{running}")).json()["status"] == "cancelled"
-        assert (await ann.get(f"{JOBS}/{running}")).json()["status"] == "cancelled"
-    assert (await ann.delete(f"{JOBS}/{running}")).json()["status"] == "cancelled"
+        assert (await ann.delete(f"{JOBS_PATH}/{running}")).json()["status"] == "cancelled"
+        assert (await ann.get(f"{JOBS_PATH}/{running}")).json()["status"] == "cancelled"
+    assert (await ann.delete(f"{JOBS_PATH}/{running}")).json()["status"] == "cancelled"
 
 
 async def test_a_rate_limit_pauses_all_tasks_of_the_provider(
@@ -313,7 +323,7 @@ async def test_failed_provider_calls_are_tried_three_times(
 
             async def find_failed_report() -> Any:
                 await clock.advance(timedelta(seconds=10))
-                report = (await ann.get(f"{JOBS}/{job}")).json()
+                report = (await ann.get(f"{JOBS_PATH}/{job}")).json()
                 return report if report["status"] == "failed" else None
 
             report = await wait_until(find_failed_report, within=timedelta(seconds=60))
@@ -364,7 +374,7 @@ async def test_an_external_worker_completes_a_report_in_sql(reports_system: Syst
         assert row is not None
         progress = msgspec.json.decode(row["progress"])
         assert (row["status"], progress["percent"], progress["docsComplete"]) == ("complete", 100, 16)
-        assert (await ann.get(f"{JOBS}/{job}")).json()["status"] == "complete"
+        assert (await ann.get(f"{JOBS_PATH}/{job}")).json()["status"] == "complete"
         assert await sql.fetchval("select public.reclaim_stale_tasks()") == 0
 
 

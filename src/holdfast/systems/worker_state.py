@@ -27,7 +27,7 @@ class SystemsWorkerState:
     ) -> None:
         self.client = client
         settings = client.settings
-        self.renderer = renderer or create_renderer(settings)
+        self.renderer = renderer or create_pdf_renderer(settings)
         self.text_provider = text_provider or create_text_provider(settings)
         self.speech_provider = speech_provider or create_speech_provider(settings)
         self.schema = settings.systems_schema
@@ -40,7 +40,7 @@ class SystemsWorkerState:
                 await provider.close()
 
 
-def create_renderer(settings: Settings) -> PdfRenderer:
+def create_pdf_renderer(settings: Settings) -> PdfRenderer:
     """Create a PDF renderer that also uses the fonts in the setting `font_folders`."""
     folders = [Path(folder.strip()) for folder in settings.font_folders.split(",") if folder.strip()]
     return PdfRenderer(fonts=FontCatalog(folders)) if folders else PdfRenderer()

@@ -27,7 +27,7 @@ from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, par
 from holdfast.server.api.stream_sources import read_batch_without_files
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
-MAX_NAME_CHARS = 200
+MAX_CALLBACK_NAME_CHARS = 200
 MAX_FAILED_JOBS_IN_MANIFEST = 1000
 ALLOWED_CALLBACK_FIELDS = {"type", "queue", "args"}
 _BATCH_NOT_FOUND_RESPONSE = {404: "There is no such batch"}
@@ -89,7 +89,7 @@ async def open_batch(request: Request) -> Response:
 
 def _validate_batch_callback(callback: dict[str, Any]) -> None:
     """Reject an invalid callback when the batch is opened, not when the callback is submitted."""
-    if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= MAX_NAME_CHARS:
+    if not isinstance(callback.get("type"), str) or not 0 < len(callback["type"]) <= MAX_CALLBACK_NAME_CHARS:
         raise InvalidError("The callback has no valid type.", fix="Name a task type.", field="callback")
     unknown = callback.keys() - ALLOWED_CALLBACK_FIELDS
     if unknown:
@@ -99,7 +99,7 @@ def _validate_batch_callback(callback: dict[str, Any]) -> None:
             field="callback",
         )
     queue = callback.get("queue", "default")
-    if not isinstance(queue, str) or not 0 < len(queue) <= MAX_NAME_CHARS:
+    if not isinstance(queue, str) or not 0 < len(queue) <= MAX_CALLBACK_NAME_CHARS:
         raise InvalidError("The queue of the callback must be a name.", field="callback")
 
 

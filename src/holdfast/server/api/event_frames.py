@@ -172,9 +172,11 @@ def encode_event_frames(frames: Sequence[EventFrame], seq: int) -> list[bytes]:
     >>> assert last.startswith(b"id: 7\\n")
     """
     last = len(frames)
-    return [_encode_frame(frame, seq if place == last else None) for place, frame in enumerate(frames, 1)]
+    return [
+        _encode_event_frame(frame, seq if place == last else None) for place, frame in enumerate(frames, 1)
+    ]
 
 
-def _encode_frame(frame: EventFrame, seq: int | None) -> bytes:
+def _encode_event_frame(frame: EventFrame, seq: int | None) -> bytes:
     head = f"id: {seq}\n" if seq is not None else ""
     return f"{head}event: {frame.event}\ndata: {msgspec.json.encode(frame.body).decode()}\n\n".encode()

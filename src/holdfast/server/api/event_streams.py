@@ -79,7 +79,7 @@ async def stream_events(
     release_slot = reserve_stream_slot(request, viewer)
     subscription = hub.subscribe(job_id, read)
 
-    def close() -> None:
+    def close_stream() -> None:
         subscription.close()
         release_slot()
 
@@ -88,17 +88,19 @@ async def stream_events(
             job = ensure_exists(await read(connection, job_id), noun)
             missed = await _read_missed_events(connection, job, after)
     except BaseException:
-        close()
+        close_stream()
         raise
     if after is not None and job["status"] in ENDED_STATUSES and after >= job["event_seq"]:
-        close()
+        close_stream()
         return Response(status_code=204, headers=viewer.headers)
     if request.method == "HEAD":
-        close()
+        close_stream()
         return Response(media_type=EventStreamResponse.media_type, headers=viewer.headers)
     hub.start_delivery_after(job_id, job["event_seq"])
     session = EventStreamSession(job, viewer, build_frames, read)
-    return EventStreamResponse(session.generate_frames(subscription, after, missed), viewer.headers, close)
+    return EventStreamResponse(
+        session.generate_frames(subscription, after, missed), viewer.headers, close_stream
+    )
 
 
 def parse_last_event_id(request: Request) -> int | None:
@@ -219,13 +221,13 @@ class EventStreamSession:
         """Yield the encoded frames of the stream until the job ends or the viewer loses access."""
         yield f"retry: {CLIENT_RECONNECT_DELAY_MS}\n\n".encode()
         if missed is None:
-            yield self._encode_snapshot(resync=after is not None)
+            yield self._encode_snapshot_frame(resync=after is not None)
         for event in missed or ():
-            for frame in self._encode_event(event):
+            for frame in self._encode_stored_event(event):
                 yield frame
         self._last_seq = self._job["event_seq"]
         if self._job["status"] in ENDED_STATUSES:
-            yield self._encode_end(self._job)
+            yield self._encode_end_frame(self._job)
             return
         async for frame in self._generate_live_frames(subscription):
             yield frame
@@ -249,7 +251,7 @@ class EventStreamSession:
             for frame in self._encode_delayed_progress(now=ended is not None):
                 yield frame
             if ended is not None:
-                yield self._encode_end(ended)
+                yield self._encode_end_frame(ended)
                 return
             if time.monotonic() >= pinged_at + STREAM_PING_INTERVAL_S:
                 pinged_at = time.monotonic()
@@ -261,7 +263,7 @@ class EventStreamSession:
             job = await self._read(connection, UUID(self._job["id"]))
         self._job = job or self._job
         self._last_seq = self._job["event_seq"]
-        return self._encode_snapshot(resync=True)
+        return self._encode_snapshot_frame(resync=True)
 
     def _encode_or_delay_event(self, event: StoredStreamEvent) -> list[bytes]:
         """Encode the frames of an event. A progress event may be delayed until the next other event."""
@@ -271,7 +273,7 @@ class EventStreamSession:
         if event.kind == "progress":
             self._delayed_progress = event
             return self._encode_delayed_progress(now=not self._merge_progress)
-        return [*self._encode_delayed_progress(now=True), *self._encode_event(event)]
+        return [*self._encode_delayed_progress(now=True), *self._encode_stored_event(event)]
 
     def _encode_delayed_progress(self, *, now: bool) -> list[bytes]:
         progress = self._delayed_progress
@@ -281,21 +283,21 @@ class EventStreamSession:
             return []
         self._delayed_progress = None
         self._progress_sent_at = time.monotonic()
-        return self._encode_event(progress)
+        return self._encode_stored_event(progress)
 
-    def _encode_event(self, event: StoredStreamEvent) -> list[bytes]:
+    def _encode_stored_event(self, event: StoredStreamEvent) -> list[bytes]:
         frames = self._build_frames(event.kind, event.body, self._job)
         if not self._viewer.is_service:
             frames = [redact_event_frame(frame) for frame in frames]
         return encode_event_frames(frames, event.seq)
 
-    def _encode_snapshot(self, *, resync: bool) -> bytes:
+    def _encode_snapshot_frame(self, *, resync: bool) -> bytes:
         job = self._viewer.redact_job(self._job)
         body = {"job": job, "artifacts": self._job["files"], "resync": resync}
         frames = self._build_frames("snapshot", body, job)
         return b"".join(encode_event_frames(frames, self._job["event_seq"]))
 
-    def _encode_end(self, job: dict[str, Json]) -> bytes:
+    def _encode_end_frame(self, job: dict[str, Json]) -> bytes:
         redacted = self._viewer.redact_job(job)
         frames = self._build_frames("end", {"job": redacted, "artifacts": job["files"]}, redacted)
         return b"".join(encode_event_frames(frames, max(job["event_seq"], self._last_seq)))

@@ -22,7 +22,7 @@ from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query, read_json_body
 from holdfast.server.api.services import get_services
-from holdfast.server.api.stream_tickets import TICKET_LIFETIME, issue_stream_ticket
+from holdfast.server.api.stream_tickets import STREAM_TICKET_LIFETIME, issue_stream_ticket
 from holdfast.server.api.submission import StartJobRequest, start_job_for_caller, submit_job_for_caller
 
 PageSize = Annotated[int, Meta(ge=1, le=200)]
@@ -255,7 +255,9 @@ async def create_job_stream_ticket(request: Request) -> Response:
 async def create_stream_ticket_response(request: Request, subject_id: UUID) -> Response:
     """Create a ticket for the event stream of a job or batch, and return it as a response."""
     ticket = await issue_stream_ticket(request, subject_id)
-    return json_response(StreamTicketView(ticket=ticket, expires_s=int(TICKET_LIFETIME.total_seconds())), 201)
+    return json_response(
+        StreamTicketView(ticket=ticket, expires_s=int(STREAM_TICKET_LIFETIME.total_seconds())), 201
+    )
 
 
 @api_operation(

@@ -79,7 +79,7 @@ async def read_json_body(request: Request) -> Json:
 
 
 def parse_json(text: bytes) -> Json:
-    """Parse JSON that a client sent. Raise `InvalidError` as `read_json_body` does.
+    """Parse JSON text of a request. Raise `InvalidError` (422) as `read_json_body` does.
 
     >>> from holdfast.server import parse_json
     >>> assert parse_json(b'{"pages": [1, 2]}') == {"pages": [1, 2]}

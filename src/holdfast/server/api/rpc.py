@@ -88,7 +88,7 @@ _RPC_ENDPOINT_OPTIONS: dict[str, Any] = {
     request_headers=("Content-Profile",),
     **_RPC_ENDPOINT_OPTIONS,
 )
-async def call_function_with_body(request: Request) -> Response:
+async def call_sql_function_with_body(request: Request) -> Response:
     async def read_arguments() -> Json:
         return await read_json_body(request)
 
@@ -102,7 +102,7 @@ async def call_function_with_body(request: Request) -> Response:
     request_headers=("Accept-Profile",),
     **_RPC_ENDPOINT_OPTIONS,
 )
-async def call_function_with_query(request: Request) -> Response:
+async def call_sql_function_with_query(request: Request) -> Response:
     async def read_arguments() -> Json:
         return dict(request.query_params)
 
@@ -121,7 +121,7 @@ async def _call_and_convert_errors(
     try:
         await admit_caller(request, "user", "rpc")
         schema = _choose_rpc_schema(request, profile)
-        return await _call_function(request, schema, await read_arguments(), read_only=read_only)
+        return await _call_sql_function(request, schema, await read_arguments(), read_only=read_only)
     except SqlCallError as error:
         return _build_rpc_error_response(error)
     except HTTPException as error:
@@ -145,7 +145,7 @@ def _choose_rpc_schema(request: Request, profile: str | None) -> str:
     return profile
 
 
-async def _call_function(request: Request, schema: str, body: Json, *, read_only: bool) -> Response:
+async def _call_sql_function(request: Request, schema: str, body: Json, *, read_only: bool) -> Response:
     if not isinstance(body, dict):
         raise SqlCallError("PGRST102", "The arguments must be a JSON object with the names of the parameters")
     arguments = cast("dict[str, Json]", body)
@@ -193,6 +193,6 @@ async def _enforce_user_job_limit(
 
 def build_rpc_routes() -> list[BaseRoute]:
     return [
-        Route("/rest/v1/rpc/{function}", call_function_with_body, methods=["POST"]),
-        Route("/rest/v1/rpc/{function}", call_function_with_query, methods=["GET"]),
+        Route("/rest/v1/rpc/{function}", call_sql_function_with_body, methods=["POST"]),
+        Route("/rest/v1/rpc/{function}", call_sql_function_with_query, methods=["GET"]),
     ]

@@ -60,8 +60,8 @@ class SchedulePreviewQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
     count: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
-class ChangeResult(msgspec.Struct, kw_only=True):
-    """Result of pausing or resuming. `changed` is false if the state was already as requested."""
+class StateChangeResult(msgspec.Struct, kw_only=True):
+    """Result of pausing or resuming. `changed` is false if the state was as requested before."""
 
     changed: bool
 
@@ -122,7 +122,7 @@ async def delete_schedule(request: Request) -> Response:
 
 @api_operation(
     "Pause a schedule",
-    response=ChangeResult,
+    response=StateChangeResult,
     other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
     **_SCHEDULE_ENDPOINT_OPTIONS,
 )
@@ -130,19 +130,19 @@ async def pause_schedule(request: Request) -> Response:
     name, caller = parse_path_name(request), await identify_caller(request)
     async with audited_transaction(request, "schedule.pause", name) as connection:
         changed = await schedules.pause_schedule(connection, name, caller.name)
-    return json_response(ChangeResult(changed=changed))
+    return json_response(StateChangeResult(changed=changed))
 
 
 @api_operation(
     "Resume a schedule",
-    response=ChangeResult,
+    response=StateChangeResult,
     other_responses=_SCHEDULE_NOT_FOUND_RESPONSE,
     **_SCHEDULE_ENDPOINT_OPTIONS,
 )
 async def resume_schedule(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "schedule.resume", name) as connection:
-        return json_response(ChangeResult(changed=await schedules.resume_schedule(connection, name)))
+        return json_response(StateChangeResult(changed=await schedules.resume_schedule(connection, name)))
 
 
 @api_operation(

@@ -74,7 +74,7 @@ class AppServices:
             RateLimiter(settings.api_rate, settings.api_burst),
         )
 
-    async def fetch_roles(self) -> frozenset[str]:
+    async def fetch_allowed_roles(self) -> frozenset[str]:
         """Return the database roles that requests may act as. Only the first call queries the database."""
         if self._roles is None:
             async with self.database.connection() as connection:

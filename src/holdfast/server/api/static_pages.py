@@ -44,15 +44,15 @@ def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
     }
     index = files.pop("index.html")
     return [
-        Route(path, _make_file_endpoint(index), methods=["GET"]),
+        Route(path, _create_file_endpoint(index), methods=["GET"]),
         *(
-            Route(f"{path}/{name}", _make_file_endpoint(file), methods=["GET"])
+            Route(f"{path}/{name}", _create_file_endpoint(file), methods=["GET"])
             for name, file in files.items()
         ),
     ]
 
 
-def _make_file_endpoint(file: Path) -> Endpoint:
+def _create_file_endpoint(file: Path) -> Endpoint:
     content, media_type = file.read_bytes(), MEDIA_TYPE_BY_SUFFIX[file.suffix]
 
     @api_operation(f"Fetch the page file {file.name}", tag="pages", access="anyone", media_type=media_type)

@@ -34,10 +34,10 @@ from holdfast.server.api.identity import (
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
 
-TICKET_LIFETIME = timedelta(seconds=60)
+STREAM_TICKET_LIFETIME = timedelta(seconds=60)
 STREAM_COOKIE_LIFETIME = timedelta(hours=1)
 STREAM_COOKIE_NAME = "holdfast_stream"
-MAX_TICKET_CHARS = 200
+MAX_STREAM_TICKET_CHARS = 200
 NO_EXPIRY = float("inf")
 
 
@@ -114,11 +114,11 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
         return StreamViewer(request, caller, _get_token_expiry(caller))
     ticket = request.query_params.get("ticket")
     cookie = request.cookies.get(STREAM_COOKIE_NAME)
-    if cookie is not None and len(cookie) < MAX_TICKET_CHARS:
-        stored = await _find_ticket_of_cookie(request, cookie, job_id)
+    if cookie is not None and len(cookie) < MAX_STREAM_TICKET_CHARS:
+        stored = await _find_cookie_ticket(request, cookie, job_id)
         if stored is not None:
             return _create_viewer_from_ticket(request, stored)
-    if not ticket or len(ticket) > MAX_TICKET_CHARS:
+    if not ticket or len(ticket) > MAX_STREAM_TICKET_CHARS:
         raise UnauthenticatedError("Sign in first")
     cookie = secrets.token_urlsafe(32)
     async with get_services(request).database.transaction() as connection:
@@ -132,7 +132,7 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
     return viewer
 
 
-async def _find_ticket_of_cookie(request: Request, cookie: str, job_id: UUID) -> access.StreamTicket | None:
+async def _find_cookie_ticket(request: Request, cookie: str, job_id: UUID) -> access.StreamTicket | None:
     async with get_services(request).database.connection() as connection:
         return await access.verify_stream_pass(connection, hash_secret(cookie), job_id)
 
@@ -180,6 +180,6 @@ async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
     ticket = secrets.token_urlsafe(32)
     async with transaction_as_caller(request, as_service=True) as connection:
         await access.issue_stream_ticket(
-            connection, hash_secret(ticket), job_id, caller.owner, TICKET_LIFETIME
+            connection, hash_secret(ticket), job_id, caller.owner, STREAM_TICKET_LIFETIME
         )
     return ticket

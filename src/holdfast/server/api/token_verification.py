@@ -28,7 +28,7 @@ from holdfast.settings import Settings
 
 CLOCK_LEEWAY_S = 10
 MAX_TOKEN_CHARS = 16_384
-MAX_SUBJECT_BYTES = 200
+MAX_TOKEN_SUBJECT_BYTES = 200
 MIN_JWT_SECRET_CHARS = 32
 MAX_TOKEN_EXPIRY_UNIX_S = 253_402_300_799  # Unix time of the last second of the year 9999
 KEY_SET_CACHE_LIFETIME_S = 600.0
@@ -131,7 +131,7 @@ class TokenVerifier:
 def _validate_token_claims(claims: dict[str, Any]) -> None:
     """Reject a token whose subject, role or expiry time is not valid for a user."""
     subject, expires_at = claims["sub"], claims["exp"]
-    if not isinstance(subject, str) or not subject.strip() or len(subject.encode()) > MAX_SUBJECT_BYTES:
+    if not isinstance(subject, str) or not subject.strip() or len(subject.encode()) > MAX_TOKEN_SUBJECT_BYTES:
         raise UnauthenticatedError
     if not subject.isprintable() or isinstance(expires_at, bool) or not isinstance(expires_at, (int, float)):
         raise UnauthenticatedError

@@ -205,7 +205,9 @@ class DashboardSite:
 
     async def _find_service_role(self) -> str | None:
         if not self._role_is_known:
-            self._role = "service_role" if "service_role" in await self.services.fetch_roles() else None
+            self._role = (
+                "service_role" if "service_role" in await self.services.fetch_allowed_roles() else None
+            )
             self._role_is_known = True
         return self._role
 

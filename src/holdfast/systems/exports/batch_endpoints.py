@@ -119,12 +119,14 @@ class BatchEndpoints:
             for item in items
         }
 
-        def close() -> None:
+        def close_stream() -> None:
             for subscription in subscriptions.values():
                 subscription.close()
             release_slot()
 
-        return EventStreamResponse(_generate_batch_frames(request, viewer, subscriptions, after), {}, close)
+        return EventStreamResponse(
+            _generate_batch_frames(request, viewer, subscriptions, after), {}, close_stream
+        )
 
     async def download_batch_zip(self, request: Request) -> Response:
         """Stream the exported files of a batch as a ZIP archive.

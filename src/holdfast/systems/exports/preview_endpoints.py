@@ -17,7 +17,7 @@ from holdfast.systems.exports.resumes import build_template_content, parse_resum
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE, read_template_paths
 from holdfast.systems.printing import PageLayout, PdfMetadata, PdfRenderer
 from holdfast.systems.request_context import get_systems_schema, require_owner_id
-from holdfast.systems.worker_state import create_renderer
+from holdfast.systems.worker_state import create_pdf_renderer
 
 MAX_PREVIEW_DOCUMENT_CHARS = 200_000  # rendering a longer document would take too long for a request
 MAX_PAGE_NUMBER_DIGITS = 3
@@ -40,7 +40,7 @@ class PreviewEndpoints:
     def _get_pdf_renderer(self, request: Request) -> PdfRenderer:
         settings = get_settings(request)
         if settings.font_folders not in self._renderers:
-            self._renderers[settings.font_folders] = create_renderer(settings)
+            self._renderers[settings.font_folders] = create_pdf_renderer(settings)
         return self._renderers[settings.font_folders]
 
     async def render_preview_page(self, request: Request) -> Response:

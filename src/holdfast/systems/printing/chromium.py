@@ -17,7 +17,7 @@ from holdfast.errors import InvalidError, RefusedError
 from holdfast.systems.printing.page_layout import PageMargins
 
 CHROMIUM_COMMANDS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PRINT_TIMEOUT_S = 60.0
+PDF_PRINT_TIMEOUT_S = 60.0
 # The page may use inline styles, images and fonts. Scripts and everything else are blocked.
 TEMPLATE_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
@@ -67,7 +67,7 @@ class ChromiumPrinter:
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(PRINT_TIMEOUT_S):
+            async with asyncio.timeout(PDF_PRINT_TIMEOUT_S):
                 await process.wait()
         finally:
             # The browser starts child processes. None of them may outlive a cancelled export.

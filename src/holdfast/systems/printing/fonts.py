@@ -19,7 +19,7 @@ from pathlib import Path
 import typst
 
 # Packages that contain fonts. They are located, never imported.
-FONT_PACKAGES = ("weblate_fonts", "zhplot", "matplotlib_fontja", "koreanize_matplotlib", "indico_fonts")
+FONT_PACKAGE_NAMES = ("weblate_fonts", "zhplot", "matplotlib_fontja", "koreanize_matplotlib", "indico_fonts")
 # Scripts that Libertinus Serif, which is part of Typst, covers completely.
 ALWAYS_COVERED_SCRIPTS = frozenset({"Latin", "Greek", "Cyrillic", "Hebrew"})
 RIGHT_TO_LEFT_LANGUAGES = frozenset({"ar", "he", "fa", "ur", "yi", "ps", "sd", "ug", "dv"})
@@ -34,7 +34,7 @@ _SCRIPT_BY_NAME_PREFIX = {
     "Katakana": "Kana",
     "Halfwidth": "Kana",
 }
-_PREFERRED_FAMILIES = {
+_PREFERRED_FAMILIES_BY_LANGUAGE = {
     "ja": ("Noto Sans CJK JP", "Noto Sans JP", "Kurinto Sans JP", "IPAexGothic"),
     "ko": ("Noto Sans CJK KR", "Noto Sans KR", "Kurinto Sans KR", "NanumGothic"),
     "zh": ("Noto Sans CJK SC", "Noto Sans SC", "Kurinto Sans SC", "WenQuanYi Micro Hei"),
@@ -127,8 +127,10 @@ class FontCatalog:
     def _iterate_candidate_families(self, language: str) -> Iterator[str]:
         """Yield installed font families: first for the language, then for other languages, then all."""
         base_language = language.lower().split("-")[0]
-        preferred = _PREFERRED_FAMILIES.get(language.lower(), _PREFERRED_FAMILIES.get(base_language, ()))
-        others = [family for families in _PREFERRED_FAMILIES.values() for family in families]
+        preferred = _PREFERRED_FAMILIES_BY_LANGUAGE.get(
+            language.lower(), _PREFERRED_FAMILIES_BY_LANGUAGE.get(base_language, ())
+        )
+        others = [family for families in _PREFERRED_FAMILIES_BY_LANGUAGE.values() for family in families]
         listed: set[str] = set()
         for family in (*preferred, *others, *sorted(self._files)):
             if family in self._files and family not in listed:
@@ -142,7 +144,7 @@ class FontCatalog:
 
 def _list_font_package_folders() -> list[Path]:
     folders: list[Path] = []
-    for name in FONT_PACKAGES:
+    for name in FONT_PACKAGE_NAMES:
         spec = importlib.util.find_spec(name)
         folders += [Path(path) for path in (spec.submodule_search_locations or ())] if spec else []
     return folders

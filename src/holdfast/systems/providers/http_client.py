@@ -60,7 +60,7 @@ class ProviderHttpClient:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 async with self._client.stream("POST", path, json=body) as response:
                     self._raise_for_status(response)
-                    return await self._read_body(response, max_bytes)
+                    return await self._read_limited_body(response, max_bytes)
         except TimeoutError:
             raise ProviderError(
                 f"The {self._name} provider did not respond within {self._timeout}."
@@ -71,7 +71,7 @@ class ProviderHttpClient:
                 f"The {self._name} provider cannot be reached: {type(error).__name__}."
             ) from None
 
-    async def _read_body(self, response: httpx.Response, max_bytes: int) -> bytes:
+    async def _read_limited_body(self, response: httpx.Response, max_bytes: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         async for chunk in response.aiter_bytes():

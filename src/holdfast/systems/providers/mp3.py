@@ -12,7 +12,11 @@ MP3_BIT_RATE_KBPS = 128
 DEFAULT_SAMPLE_RATE_HZ = 44100
 LAME_QUALITY = 5  # 0 is best and slowest, 9 is worst and fastest
 # By the two version bits of a frame header: MPEG 1, MPEG 2 and MPEG 2.5.
-_SAMPLE_RATES_HZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+_SAMPLE_RATES_HZ_BY_MPEG_VERSION = {
+    3: (44100, 48000, 32000),
+    2: (22050, 24000, 16000),
+    0: (11025, 12000, 8000),
+}
 _MPEG1_BIT_RATES_KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MPEG2_BIT_RATES_KBPS = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
@@ -36,7 +40,7 @@ class _Mp3FrameHeader:
 
 def encode_mp3(samples: bytes, sample_rate: int, channels: int = 1) -> bytes:
     """Encode 16-bit samples as an MP3 file with a constant bit rate of 128 kbit/s."""
-    supported = {rate for rates in _SAMPLE_RATES_HZ.values() for rate in rates[:2]}
+    supported = {rate for rates in _SAMPLE_RATES_HZ_BY_MPEG_VERSION.values() for rate in rates[:2]}
     encoder = _create_mp3_encoder()
     encoder.set_bit_rate(MP3_BIT_RATE_KBPS)
     encoder.set_in_sample_rate(sample_rate)
@@ -90,7 +94,7 @@ def _parse_mp3_frame_header(header: bytes) -> _Mp3FrameHeader | None:
     version, rate_index, bit_rate_index = header[1] >> 3 & 3, header[2] >> 2 & 3, header[2] >> 4
     if version == 1 or rate_index == 3 or bit_rate_index in (0, 15):
         return None
-    sample_rate = _SAMPLE_RATES_HZ[version][rate_index]
+    sample_rate = _SAMPLE_RATES_HZ_BY_MPEG_VERSION[version][rate_index]
     bit_rate = (_MPEG1_BIT_RATES_KBPS if version == 3 else _MPEG2_BIT_RATES_KBPS)[bit_rate_index]
     sample_count = 1152 if version == 3 else 576
     padding = header[2] >> 1 & 1

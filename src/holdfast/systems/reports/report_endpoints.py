@@ -105,14 +105,14 @@ async def start_report(request: Request) -> Response:
         raise InvalidError("params must be an object.", field="params")
     owner, graph = await require_owner_id(request), nuclear_v2(cast("dict[str, Any]", params))
     async with transaction_as_caller(request, as_service=True) as connection:
-        await _check_unfinished_reports(connection, owner)
+        await _enforce_report_limit(connection, owner)
         key = get_idempotency_key(request, body.get("key"))
         job = await _client.submit(graph, owner=owner, key=key, on=connection)
     response = {"id": job.id, "jobId": job.id, "status": "queued"}
     return json_response(response, 202 if job.created else 200, {"Location": f"{REPORT_API_PATH}/{job.id}"})
 
 
-async def _check_unfinished_reports(connection: Any, owner: str) -> None:
+async def _enforce_report_limit(connection: Any, owner: str) -> None:
     unfinished = await connection.fetchval(
         "select count(*) from holdfast.list_jobs($1, null, 200) as j"
         " where j ->> 'status' in ('queued', 'running')",

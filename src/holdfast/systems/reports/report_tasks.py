@@ -44,7 +44,7 @@ TEXT_LIMIT_KEY, SPEECH_LIMIT_KEY = "text provider", "speech provider"
 REPORT_TASK_LEASE = timedelta(seconds=150)
 REPORT_TASK_RETRY_POLICY = RetryPolicy(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
 REPORT_LAYOUT = PageLayout(page_size="A4", margins=PageMargins(top=1.1, bottom=1.0, left=1.15, right=1.15))
-WRITING_INSTRUCTIONS = (
+CHAPTER_WRITING_INSTRUCTIONS = (
     "You write one chapter of a long report about two people. Write about 500 words of plain prose in "
     "paragraphs, without headings, lists or markup, in the language whose code is given. Be kind and "
     "concrete, claim nothing as certain, and use only what you are told."
@@ -91,7 +91,7 @@ async def text_generation(
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
     with _replace_rate_limit_key(TEXT_LIMIT_KEY):
         generated = await ctx.state.text_provider.generate_text(
-            WRITING_INSTRUCTIONS, encode_chapter_subject(params, chapter, facts)
+            CHAPTER_WRITING_INSTRUCTIONS, encode_chapter_subject(params, chapter, facts)
         )
     text = ChapterText(
         slug=slug,
