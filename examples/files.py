@@ -17,7 +17,7 @@ client = Client()
 
 
 def encode_png(width: int, height: int) -> bytes:
-    """Return a grey picture. The example needs no library for it."""
+    """Encode a grey picture as PNG, without a library."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

@@ -52,7 +52,7 @@ async def ship(ctx: Ctx[Shop], order: int, parcels: list[int]) -> list[str]:
 
 @task
 async def charge(ctx: Ctx[Shop], order: int, amount: int) -> str:
-    """Exactly once: the charge and the success of this task are one transaction."""
+    """Charge an order exactly once: the charge and the end of the task are one transaction."""
     receipt = f"{amount} {ctx.state.currency} for order {order}"
     async with ctx.state.database.acquire() as connection, connection.transaction():
         await connection.execute("insert into charges values ($1, $2)", order, amount)
@@ -62,7 +62,7 @@ async def charge(ctx: Ctx[Shop], order: int, amount: int) -> str:
 
 @task
 def print_labels(ctx: Ctx[Shop], labels: list[str]) -> int:
-    """A plain function runs in a thread, which cannot be interrupted. `track` stops it."""
+    """Print labels in a thread, because the task is a plain function. `track` stops the loop."""
     pages = 0
     for label in ctx.blocking.track(labels):
         pages += ctx.blocking.step(f"print {label}", print_page, label)

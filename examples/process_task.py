@@ -20,7 +20,7 @@ def thumbnail(ctx: Ctx, picture: str, width: int) -> int:
 
 
 def shrink(picture: Path, width: int) -> int:
-    """Stand in for a library that computes for a long time and sometimes crashes its process."""
+    """Simulate a library that computes for a long time and sometimes crashes its process."""
     return sum(picture.read_bytes()) % width
 
 

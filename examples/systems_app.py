@@ -12,7 +12,7 @@ app = create_app(**mount(exports.mount(exports.ExportLimits(exports_per_day=500)
 
 
 async def prepare() -> None:
-    """Once, and again after every upgrade: the tables, views, functions and limits of the systems."""
+    """Install the tables, views, functions and limits. Run it once, and after every upgrade."""
     async with Client() as client, client.connection() as connection:
         await exports.install(connection)
         await reports.install(connection)
