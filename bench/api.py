@@ -52,7 +52,7 @@ def create_user_token(user: str) -> str:
     )
 
 
-def compute_percentile_ms(values: list[float], share: float) -> float:
+def percentile_ms(values: list[float], share: float) -> float:
     """Return a percentile in milliseconds, from values in seconds. `share` is such as 0.95."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
@@ -142,8 +142,8 @@ async def measure_submits(base: str, pid: int, rate: int, seconds: int) -> None:
         await asyncio.gather(*tasks)
     each = (read_cpu_seconds(pid) - used) / len(latencies) * 1000
     print(
-        f"submit   {len(latencies)} at {rate}/s: p50 {compute_percentile_ms(latencies, 0.5):.1f} ms, "
-        f"p95 {compute_percentile_ms(latencies, 0.95):.1f} ms, p99 {compute_percentile_ms(latencies, 0.99):.1f} ms, "
+        f"submit   {len(latencies)} at {rate}/s: p50 {percentile_ms(latencies, 0.5):.1f} ms, "
+        f"p95 {percentile_ms(latencies, 0.95):.1f} ms, p99 {percentile_ms(latencies, 0.99):.1f} ms, "
         f"failed {failed}, API CPU {each:.2f} ms each"
     )
 
@@ -205,7 +205,7 @@ async def measure_streams(base: str, conn: asyncpg.Connection, count: int, jobs:
     print(
         f"streams  {count} on {jobs} jobs, opened in {opening:.1f} s: {output} events, "
         f"out of order or missing {sequence_errors}, database connections {maximum} at most ({idle} before), "
-        f"delivered p50 {compute_percentile_ms(delays, 0.5):.0f} ms, p95 {compute_percentile_ms(delays, 0.95):.0f} ms"
+        f"delivered p50 {percentile_ms(delays, 0.5):.0f} ms, p95 {percentile_ms(delays, 0.95):.0f} ms"
     )
 
 
@@ -248,10 +248,10 @@ async def measure_reads(base: str, conn: asyncpg.Connection, rows: int) -> None:
         health_latencies.append(time.perf_counter() - before)
     print(
         f"read     among {rows:,} rows (inserted in {fill_seconds:.0f} s): "
-        f"GET p50 {compute_percentile_ms(latencies, 0.5):.1f} ms, p95 {compute_percentile_ms(latencies, 0.95):.1f} ms; "
-        f"own list p95 {compute_percentile_ms(list_latencies, 0.95):.1f} ms; "
-        f"/healthz p50 {compute_percentile_ms(health_latencies, 0.5):.1f} ms, "
-        f"p95 {compute_percentile_ms(health_latencies, 0.95):.1f} ms"
+        f"GET p50 {percentile_ms(latencies, 0.5):.1f} ms, p95 {percentile_ms(latencies, 0.95):.1f} ms; "
+        f"own list p95 {percentile_ms(list_latencies, 0.95):.1f} ms; "
+        f"/healthz p50 {percentile_ms(health_latencies, 0.5):.1f} ms, "
+        f"p95 {percentile_ms(health_latencies, 0.95):.1f} ms"
     )
     await print_query_costs(conn, sample[0]["id"], sample[0]["owner"])
 

@@ -26,27 +26,27 @@ from holdfast.engine import install, leases, scratch
 from holdfast.settings import Secret, Settings, load_settings
 
 Connection = asyncpg.Connection
-QUEUE = "bench"
+BENCH_QUEUE = "bench"
 TASK_TYPE = "noop"
 TASK_ARGS = {"url": "https://example.com/some/page", "width": 1280, "note": "x" * 120}
 SUBMIT_BATCH_SIZE = 1000
-DRAIN_NAME = "drain, batches of 100"
-PLAIN_SQL_NAME = "plain SQL, batches of 100"
+ENGINE_DRAIN_LABEL = "drain, batches of 100"
+PLAIN_DRAIN_LABEL = "plain SQL, batches of 100"
 
-CREATE_PLAIN_TABLES = """
+CREATE_PLAIN_TABLES_SQL = """
 create table bare (id uuid primary key, pos bigint generated always as identity, status text not null,
   attempt int not null default 0, nonce bigint, lease_until timestamptz, args jsonb) with (fillfactor = 70);
 create index bare_ready on bare (pos) where status = 'ready';
 create table bare_done (id uuid, attempt int, finished_at timestamptz, args jsonb, output jsonb);
 create index on bare_done (id);
 """
-PLAIN_CLAIM = """
+PLAIN_CLAIM_SQL = """
 with picked as materialized (
   select id from bare where status = 'ready' and pos >= $2 order by pos limit $1 for update skip locked)
 update bare b set status = 'running', attempt = b.attempt + 1, nonce = 1, lease_until = clock_timestamp()
 from picked p where b.id = p.id returning b.id, b.pos, b.attempt, b.args
 """
-PLAIN_FINISH = """
+PLAIN_FINISH_SQL = """
 with gone as (delete from bare where id = any($1) returning *)
 insert into bare_done select id, attempt, clock_timestamp(), args, '1' from gone
 """
@@ -96,7 +96,7 @@ async def submit_tasks(url: str, count: int, *, keys: int = 0, connections: int 
             jobs = [
                 {
                     "type": TASK_TYPE,
-                    "queue": QUEUE,
+                    "queue": BENCH_QUEUE,
                     "args": TASK_ARGS,
                     **({"limit_key": f"k{n % keys}"} if keys else {}),
                 }
@@ -149,7 +149,7 @@ async def drain_tasks(
                 worker=f"bench-{number}",
                 outcomes=outcomes,
                 slots=slots,
-                queues=[QUEUE],
+                queues=[BENCH_QUEUE],
                 types=[TASK_TYPE],
                 cursors=cursors,
             )
@@ -194,7 +194,7 @@ def _compute_rates_by_fifth(started_at: float, marks: list[tuple[float, int]]) -
 async def drain_plain_table(url: str, count: int, *, batch: int, connections: int = 2) -> BenchmarkResult:
     """Drain a table with plain SQL statements, as the baseline for the engine."""
     conn = await asyncpg.connect(url)
-    await conn.execute(CREATE_PLAIN_TABLES)
+    await conn.execute(CREATE_PLAIN_TABLES_SQL)
     await conn.execute(
         "insert into bare (id, status, args) "
         "select gen_random_uuid(), 'ready', $1 from generate_series(1, $2)",
@@ -210,8 +210,8 @@ async def drain_plain_table(url: str, count: int, *, batch: int, connections: in
         while True:
             async with connection.transaction():
                 if ids:
-                    await connection.execute(PLAIN_FINISH, sorted(ids))
-                rows = await connection.fetch(PLAIN_CLAIM, batch, max(cursor - 2000, 0))
+                    await connection.execute(PLAIN_FINISH_SQL, sorted(ids))
+                rows = await connection.fetch(PLAIN_CLAIM_SQL, batch, max(cursor - 2000, 0))
             ids = [row["id"] for row in rows]
             if not ids:
                 break
@@ -222,7 +222,7 @@ async def drain_plain_table(url: str, count: int, *, batch: int, connections: in
     seconds = time.perf_counter() - started_at
     wal_bytes = (await read_wal_position(conn) - before) / count
     await conn.close()
-    return BenchmarkResult(PLAIN_SQL_NAME, count / seconds, wal_bytes=wal_bytes)
+    return BenchmarkResult(PLAIN_DRAIN_LABEL, count / seconds, wal_bytes=wal_bytes)
 
 
 @asynccontextmanager
@@ -254,14 +254,15 @@ class EngineBenchmark:
                 self.best_results[result.name] = result
 
     def print_results(self) -> None:
-        plain, baseline = self.best_results.get(PLAIN_SQL_NAME), self.best_results.get(DRAIN_NAME)
+        plain, baseline = self.best_results.get(PLAIN_DRAIN_LABEL), self.best_results.get(ENGINE_DRAIN_LABEL)
         for result in self.best_results.values():
             result.print_rate(None if result is plain else plain if result is baseline else baseline)
 
     async def measure_drain(self) -> None:
+        """Measure submits and drains of an otherwise empty database, and the plain SQL baseline."""
         async with create_database(self.server, self.settings) as url:
             self.keep_best(await submit_tasks(url, self.tasks))
-            self.keep_best(await drain_tasks(url, DRAIN_NAME, self.tasks, batch=100))
+            self.keep_best(await drain_tasks(url, ENGINE_DRAIN_LABEL, self.tasks, batch=100))
             self.keep_best(await drain_plain_table(url, self.tasks, batch=100))
             self.keep_best(await submit_tasks(url, self.tasks, connections=2))
             self.keep_best(await drain_tasks(url, "drain, batches of 200", self.tasks, batch=200))
@@ -272,6 +273,7 @@ class EngineBenchmark:
             self.keep_best(await submit_one_by_one(url, 5000))
 
     async def measure_pinned(self) -> None:
+        """Drain while another session holds an old snapshot."""
         async with create_database(self.server, self.settings) as url, hold_snapshot(url):
             await submit_tasks(url, self.tasks)
             self.keep_best(await drain_tasks(url, "drain, old snapshot", self.tasks, batch=100))
@@ -289,6 +291,7 @@ class EngineBenchmark:
             await conn.close()
 
     async def measure_backlog(self) -> None:
+        """Drain with a million waiting tasks."""
         async with create_database(self.server, self.settings) as url:
             await submit_tasks(url, 1_000_000)
             self.keep_best(await drain_tasks(url, "drain at 1,000,000 waiting", self.tasks, batch=100))
@@ -318,7 +321,7 @@ class EngineBenchmark:
             await submit_tasks(url, 10_000 + self.tasks)
             conn = await asyncpg.connect(url)
             for _ in range(20):
-                await leases.finish_and_claim(conn, worker="holder", slots=500, queues=[QUEUE])
+                await leases.finish_and_claim(conn, worker="holder", slots=500, queues=[BENCH_QUEUE])
             await conn.close()
             self.keep_best(await drain_tasks(url, "drain, 10,000 running", self.tasks, batch=100))
 
@@ -342,7 +345,7 @@ class EngineBenchmark:
             self.keep_best(await drain_tasks(url, "drain, 100 keys in turn", self.tasks, batch=100))
             await conn.execute(
                 "select holdfast.put_limit('per-key', p_queue => $1, p_per_key => true, p_max_running => 10)",
-                QUEUE,
+                BENCH_QUEUE,
             )
             await conn.close()
             await submit_tasks(url, self.tasks, keys=100)

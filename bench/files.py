@@ -50,7 +50,7 @@ class PeakMemory:
         self.start_mib = read_process_status_mib("VmRSS")
 
     @property
-    def get_growth_mib(self) -> float:
+    def growth_mib(self) -> float:
         return read_process_status_mib("VmHWM") - self.start_mib
 
 

@@ -27,29 +27,29 @@ from holdfast.engine import install, scratch
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret, Settings, load_settings
 
-QUEUE = "bench"
+BENCH_QUEUE = "bench"
 PART_NAMES = ("drain", "two", "plain", "wakeup", "sleepers", "memory")
 DRAIN_ROUNDS = 3
 MEMORY_ROUNDS = 10  # batches of no-ops, to see whether memory grows
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-@task(queue=QUEUE)
+@task(queue=BENCH_QUEUE)
 async def noop(n: int) -> None:
     pass
 
 
-@task(queue=QUEUE)
+@task(queue=BENCH_QUEUE)
 def noop_in_thread(n: int) -> None:
     pass
 
 
-@task(queue=QUEUE)
+@task(queue=BENCH_QUEUE)
 async def return_start_time() -> float:
     return time.monotonic()
 
 
-@task(queue=QUEUE)
+@task(queue=BENCH_QUEUE)
 async def sleep_for(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
@@ -154,9 +154,11 @@ class WorkerBenchmark:
                 await client.submit_many([task_types[task_name](n) for n in range(at, min(at + 1000, count))])
 
     async def measure_plain(self) -> None:
+        """Measure the rate of a plain function, which runs in a thread."""
         await self.measure_drain(task_name="plain")
 
     async def measure_two(self) -> None:
+        """Measure the rate of two worker processes."""
         await self.measure_drain(processes=2)
 
     async def measure_wakeup(self) -> None:

@@ -27,12 +27,12 @@ from campaign.runs import (
 )
 
 ALL_RUNS = (
-    *worker_faults.RUNS,
-    *server_faults.RUNS,
-    *workloads.RUNS,
-    *guarantees.RUNS,
-    *machine_faults.RUNS,
-    *failover.RUNS,
+    *worker_faults.FAULT_RUNS,
+    *server_faults.FAULT_RUNS,
+    *workloads.FAULT_RUNS,
+    *guarantees.FAULT_RUNS,
+    *machine_faults.FAULT_RUNS,
+    *failover.FAULT_RUNS,
 )
 RUNS_BY_NAME: dict[str, FaultRun] = {run.name: run for run in ALL_RUNS}
 

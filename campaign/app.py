@@ -12,7 +12,7 @@ from pathlib import Path
 from campaign.records import Recorder
 from holdfast import Ctx, RetryPolicy, task
 
-QUICK_RETRY = RetryPolicy(retries=50, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=400))
+QUICK_RETRY_POLICY = RetryPolicy(retries=50, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=400))
 LEASE_DURATION = timedelta(seconds=2)
 
 recorder = Recorder(Path(os.environ.get("CAMPAIGN_RECORDS", ".")))
@@ -22,13 +22,13 @@ recorder = Recorder(Path(os.environ.get("CAMPAIGN_RECORDS", ".")))
 def record_execution(ctx: Ctx, key: str = "") -> Generator[None]:
     """Record the start and the end of an attempt, or that it was cancelled."""
     nonce = get_lease_nonce(ctx)
-    recorder.write("begin", ctx.task_id, ctx.attempt, key, nonce)
+    recorder.write_line("begin", ctx.task_id, ctx.attempt, key, nonce)
     try:
         yield
     except asyncio.CancelledError:
-        recorder.write("stop", ctx.task_id, ctx.attempt, nonce=nonce)
+        recorder.write_line("stop", ctx.task_id, ctx.attempt, nonce=nonce)
         raise
-    recorder.write("end", ctx.task_id, ctx.attempt, nonce=nonce)
+    recorder.write_line("end", ctx.task_id, ctx.attempt, nonce=nonce)
 
 
 def get_lease_nonce(ctx: Ctx) -> int:
@@ -37,7 +37,7 @@ def get_lease_nonce(ctx: Ctx) -> int:
     return 0 if lease is None else int(lease.nonce)
 
 
-@task(queue="campaign", retry=QUICK_RETRY, lease=LEASE_DURATION)
+@task(queue="campaign", retry=QUICK_RETRY_POLICY, lease=LEASE_DURATION)
 async def work(ctx: Ctx, number: int, ms: int = 10) -> int:
     """Sleep, report progress, and return the number."""
     with record_execution(ctx):
@@ -46,7 +46,7 @@ async def work(ctx: Ctx, number: int, ms: int = 10) -> int:
     return number
 
 
-@task(queue="campaign", retry=QUICK_RETRY, lease=LEASE_DURATION)
+@task(queue="campaign", retry=QUICK_RETRY_POLICY, lease=LEASE_DURATION)
 async def keyed(ctx: Ctx, key: str, ms: int = 10) -> str:
     """Sleep. The campaign sets a limit for each key of this task."""
     with record_execution(ctx, key):
@@ -54,7 +54,7 @@ async def keyed(ctx: Ctx, key: str, ms: int = 10) -> str:
     return key
 
 
-@task(queue="campaign", retry=QUICK_RETRY, lease=LEASE_DURATION)
+@task(queue="campaign", retry=QUICK_RETRY_POLICY, lease=LEASE_DURATION)
 async def step(ctx: Ctx, name: str, ms: int = 5) -> str:
     """Sleep. Runs as a node of a graph."""
     with record_execution(ctx, name):
@@ -62,7 +62,7 @@ async def step(ctx: Ctx, name: str, ms: int = 5) -> str:
     return name
 
 
-@task(queue="campaign", retry=QUICK_RETRY, lease=LEASE_DURATION)
+@task(queue="campaign", retry=QUICK_RETRY_POLICY, lease=LEASE_DURATION)
 async def batch_callback(ctx: Ctx, batch: int = 0) -> int:
     """Run as the callback of a batch."""
     with record_execution(ctx, f"callback {batch}"):
@@ -70,10 +70,10 @@ async def batch_callback(ctx: Ctx, batch: int = 0) -> int:
     return batch
 
 
-@task(queue="poison", retry=QUICK_RETRY, lease=LEASE_DURATION)
+@task(queue="poison", retry=QUICK_RETRY_POLICY, lease=LEASE_DURATION)
 async def poison(ctx: Ctx, how: str) -> None:
     """Kill the process that runs this task."""
-    recorder.write("begin", ctx.task_id, ctx.attempt, how, get_lease_nonce(ctx))
+    recorder.write_line("begin", ctx.task_id, ctx.attempt, how, get_lease_nonce(ctx))
     if how == "exit":
         os._exit(3)
     os.kill(os.getpid(), {"kill": 9, "segv": 11, "abort": 6}[how])

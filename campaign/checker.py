@@ -79,7 +79,8 @@ class RunHistory:
         return grouped
 
 
-async def read_history(folder: Path, connection: Connection, **known: Any) -> RunHistory:
+async def read_history(folder: Path, connection: Connection, **extra_fields: Any) -> RunHistory:
+    """Read the records of a run from `folder`, and the ledger and tables from its database."""
     recorded = sorted(read_record_lines(folder), key=lambda line: line.at)
     clock_offset_ns = time.time_ns() - time.monotonic_ns()
     entries = [
@@ -109,7 +110,7 @@ async def read_history(folder: Path, connection: Connection, **known: Any) -> Ru
         for r in await connection.fetch("select parent_id, child_id from campaign.edges")
     ]
     submitted = {entry.task for entry in entries if entry.previous_status is None}
-    return RunHistory(recorded, pair_executions(recorded), entries, status, submitted, edges, **known)
+    return RunHistory(recorded, pair_executions(recorded), entries, status, submitted, edges, **extra_fields)
 
 
 def check_i1_acknowledged_jobs_end(history: RunHistory) -> Iterable[Violation]:

@@ -128,7 +128,7 @@ class FaultEnvironment:
         places = (self.records_folder / f"{process_key}.rec" for process_key in self.live_workers.values())
         return sum(place.stat().st_size for place in places if place.exists())
 
-    def kill(self, pid: int, *, with_children: bool = False) -> None:
+    def kill_worker(self, pid: int, *, with_children: bool = False) -> None:
         """Send SIGKILL to a worker and record when the worker and its children are gone.
 
         `with_children` also kills the heartbeat process, as when a machine is lost: no process is left that
@@ -151,23 +151,23 @@ class FaultEnvironment:
         deadline = time.monotonic() + MAX_CHILD_DEATH_WAIT_S
         while len(members) > max_survivors and time.monotonic() < deadline:
             for member in [each for each in members if _is_gone(each)]:
-                self.recorder.write("killed", note=str(members.pop(member)))
+                self.recorder.write_line("killed", note=str(members.pop(member)))
             time.sleep(0.0005)
 
     def send_signal(self, pid: int, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        self.recorder.write(number.name, note=str(pid))
+        self.recorder.write_line(number.name, note=str(pid))
 
     async def submit(self, calls: Iterable[Call[object]], **options: object) -> list[str]:
         """Submit calls. Record the acknowledged ids, or that the result is unknown."""
         try:
             handles = await self.client.submit_many(list(calls), **options)  # type: ignore[arg-type]
         except Exception:
-            self.recorder.write("unknown")
+            self.recorder.write_line("unknown")
             raise
         for handle in handles:
-            self.recorder.write("acknowledged", str(handle.id))
+            self.recorder.write_line("acknowledged", str(handle.id))
         return [str(handle.id) for handle in handles]
 
     @asynccontextmanager
@@ -231,7 +231,7 @@ class FaultEnvironment:
         while not _is_gone(pid) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         if not _is_gone(pid):
-            self.kill(pid)
+            self.kill_worker(pid)
         self.live_workers.pop(pid, None)
 
 
@@ -325,7 +325,7 @@ async def _start_environment(
             yield env
         finally:
             for pid in list(env.live_workers):
-                env.kill(pid)
+                env.kill_worker(pid)
             env.close_status_connection()
             await env.client.close()
             env.server.destroy()
@@ -338,7 +338,7 @@ async def _start_environment(
 
 
 def _find_memory_folder() -> Path | None:
-    """Return a folder in memory when there is enough, else None.
+    """Return a folder in memory if enough memory is free, else None.
 
     The campaign crashes processes, not machines, so written data survives in memory as it does on disk. On a
     busy disk a restart after a crash can take ten seconds.

@@ -45,7 +45,7 @@ class Recorder:
         self._process_key = 0
         self._file = -1
 
-    def write(self, kind: str, task: str = "", attempt: int = 0, note: str = "", nonce: int = 0) -> None:
+    def write_line(self, kind: str, task: str = "", attempt: int = 0, note: str = "", nonce: int = 0) -> None:
         pid = os.getpid()
         if pid != self._pid:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -64,7 +64,7 @@ def _run_worker(command: dict[str, object]) -> None:
 
 def _record_child_death(name: str, fields: Mapping[str, Any]) -> None:
     """Record the death of a child that its worker killed, because a killed child records no end."""
-    campaign.app.recorder.write("killed", note=str(spare_processes.process_keys.get(fields["pid"], 0)))
+    campaign.app.recorder.write_line("killed", note=str(spare_processes.process_keys.get(fields["pid"], 0)))
 
 
 if __name__ == "__main__":

@@ -35,13 +35,17 @@ from holdfast.settings import Secret, Settings  # noqa: E402
 from holdfast.storage import open_store  # noqa: E402
 
 OUTPUT_DIR = ROOT / "screenshots"
-CHROMIUM = subprocess.run(
+CHROMIUM_PATH = subprocess.run(
     [ROOT / "scripts" / "chromium.sh", "--find"], capture_output=True, text=True, check=True
 ).stdout.strip()
-LAYOUTS = {"light": (1280, 900, "light"), "dark": (1280, 900, "dark"), "phone": (390, 844, "light")}
+SCREENSHOT_LAYOUTS = {
+    "light": (1280, 900, "light"),
+    "dark": (1280, 900, "dark"),
+    "phone": (390, 844, "light"),
+}
 
 
-def list_pages(ids: dict[str, Any]) -> dict[str, str]:
+def build_page_paths(ids: dict[str, Any]) -> dict[str, str]:
     cause = "TimeoutError%20render.py%3Agoto"
     return {
         "overview": "/",
@@ -109,8 +113,8 @@ async def take_screenshots(url: Secret, settings: Settings, name_filter: str) ->
         serve_dashboard(database, settings) as base,
         async_playwright() as driver,
     ):
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for layout, (width, height, scheme) in LAYOUTS.items():
+        browser = await driver.chromium.launch(executable_path=CHROMIUM_PATH, args=["--no-sandbox"])
+        for layout, (width, height, scheme) in SCREENSHOT_LAYOUTS.items():
             await send_worker_heartbeats(connection)
             link = await create_login_link(connection, base)
             await screenshot_pages(browser, link, base, ids, (layout, width, height, scheme), name_filter)
@@ -132,7 +136,7 @@ async def screenshot_pages(
     await page.goto(f"{base}/login")
     await page.screenshot(path=OUTPUT_DIR / f"login-{layout_name}.png")
     await page.goto(link)
-    for name, path in list_pages(ids).items():
+    for name, path in build_page_paths(ids).items():
         if name_filter in name:
             await page.goto(base + path, wait_until="load")
             # The PDF viewer of the browser draws later.

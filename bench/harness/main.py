@@ -22,7 +22,7 @@ from holdfast.settings import Secret
 from holdfast.worker.runtime import WorkerRuntime
 
 HARNESS_DIR = Path(__file__).parent
-MANIFEST: dict[str, Any] = json.loads((HARNESS_DIR / "adapter.json").read_text(encoding="utf-8"))
+ADAPTER_MANIFEST: dict[str, Any] = json.loads((HARNESS_DIR / "adapter.json").read_text(encoding="utf-8"))
 LATENCY_WINDOW_S = 30.0
 
 
@@ -95,13 +95,13 @@ def print_json_line(line: dict[str, Any]) -> None:
 
 
 def print_descriptor() -> None:
-    print_json_line({"kind": "descriptor", "system": MANIFEST["system"],
-         "event_tables": MANIFEST["event_tables"],
-         "extensions": MANIFEST["extensions"], "version": __version__, "schema_version": __version__,
-         "db_name": MANIFEST["db_name"], "started_at": datetime.now(UTC).isoformat()})  # fmt: skip
+    print_json_line({"kind": "descriptor", "system": ADAPTER_MANIFEST["system"],
+         "event_tables": ADAPTER_MANIFEST["event_tables"],
+         "extensions": ADAPTER_MANIFEST["extensions"], "version": __version__, "schema_version": __version__,
+         "db_name": ADAPTER_MANIFEST["db_name"], "started_at": datetime.now(UTC).isoformat()})  # fmt: skip
 
 
-class Producer:
+class TaskProducer:
     """Submit tasks at the configured rate. Lines `ENQUEUE n` on standard input replace the rate."""
 
     def __init__(self, client: Client, database: Database) -> None:
@@ -185,7 +185,7 @@ async def print_samples(database: Database) -> None:
                   "queue_depth": await count_ready_tasks(database)}  # fmt: skip
         at = datetime.now(UTC).isoformat()
         for metric, value in values.items():
-            print_json_line({"t": at, "system": MANIFEST["system"], "kind": "adapter",
+            print_json_line({"t": at, "system": ADAPTER_MANIFEST["system"], "kind": "adapter",
                  "subject_kind": "adapter", "subject": "",
                  "metric": metric, "value": value, "window_s": SAMPLE_INTERVAL_S})  # fmt: skip
 
@@ -220,7 +220,7 @@ async def main() -> None:
             concurrency=int(read_number_setting("WORKER_COUNT", 64)),
         )
         worker.hurry()  # release running tasks at once when the worker is stopped
-        producer = Producer(client, database)
+        producer = TaskProducer(client, database)
         parts = [
             asyncio.create_task(part)
             for part in (producer.run(), producer.read_commands(), print_samples(database))

@@ -1,1 +1,1 @@
-"""Holdfast beside the others: the same work, the same server, the same run; installed on demand."""
+"""Benchmarks that run the same work with Holdfast and with other queues on the same server."""

@@ -1,7 +1,7 @@
 """Compare Holdfast with other queues on one server: `python -m bench.peers [names] [--parts basic,pinned]`.
 
 Every peer gets its own database and runs the same steps in turn. The tables also show where Holdfast loses.
-Results are merged with those of earlier runs; `--write` writes all of them to docs/explain.
+ResultsByPart are merged with those of earlier runs; `--write` writes all of them to docs/explain.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.engine.embedded import binaries
 SERVER_OPTIONS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "synchronous_commit": "on", "fsync": "on"}
 ENVIRONMENTS_DIR = ROOT / ".bench"
 MAX_SECONDS_PER_PART = 480.0  # for one peer
-EXPECTED_ERRORS = (
+MEASUREMENT_ERRORS = (
     RuntimeError,
     OSError,
     TimeoutError,
@@ -54,10 +54,10 @@ async def measure_part(
             await PART_FUNCTIONS[part](trial, sizes, result.measurements)
     except UnsupportedMeasurementError as reason:
         result.missing_reason = str(reason)
-    except EXPECTED_ERRORS as error:
+    except MEASUREMENT_ERRORS as error:
         result.missing_reason = _format_error_line(error).replace(trial.dsn, "its database")
         print(f"{part}, {trial.peer.name}: {error!r}", flush=True)
-    with contextlib.suppress(*EXPECTED_ERRORS):  # the next part removes what is left
+    with contextlib.suppress(*MEASUREMENT_ERRORS):  # the next part removes what is left
         await trial.remove_store()
     result.seconds = time.monotonic() - started_at
     output = ", ".join(
@@ -77,7 +77,9 @@ def _format_error_line(error: BaseException) -> str:
     return re.sub(r"(/[\w.-]+){2,}", "...", lines[-1])[:200]
 
 
-async def measure_peers(options: argparse.Namespace, sizes: WorkloadSizes, folder: Path) -> results.Results:
+async def measure_peers(
+    options: argparse.Namespace, sizes: WorkloadSizes, folder: Path
+) -> results.ResultsByPart:
     ENVIRONMENTS_DIR.mkdir(exist_ok=True)
     programs = Path(binaries.choose_binaries(settings.load_settings(), None).program_path("psql")).parent
     measurements = results.load_results(options.results)
@@ -159,8 +161,8 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def write_report_page(measurements: results.Results) -> None:
-    names = {name for outcomes in measurements.values() for name in outcomes}
+def write_report_page(measurements: results.ResultsByPart) -> None:
+    names = {name for peer_results in measurements.values() for name in peer_results}
     versions = {}
     for name in names:
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # the peer may not be installed here

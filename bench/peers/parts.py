@@ -1,4 +1,4 @@
-"""The parts of the comparison. A part stores each measurement at once, so that a later error keeps it."""
+"""The parts of the comparison. A part stores each measurement at once, so a later error does not lose it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARM_UP_JOBS = 5  # jobs whose waiting times do not count
 SINGLE_ENQUEUES = 600
 ONE_BY_ONE_COLUMN = "enqueue one by one"
 ROUNDS_BY_PART = {"turns": 3}  # other parts run once
-SETTLE_SECONDS, IDLE_SECONDS, STATISTICS_DELAY_SECONDS = 10.0, 30.0, 1.2
+IDLE_WARM_UP_SECONDS, IDLE_SECONDS, STATISTICS_DELAY_SECONDS = 10.0, 30.0, 1.2
 MEMORY_GROWTH_SECONDS = 15.0  # maximum duration of the drain that measures growth
 NOT_MEASURED = float("nan")
 NOT_POSTGRES_REASON = "its jobs are not in PostgreSQL"
@@ -74,6 +74,7 @@ async def _read_counters(connection: asyncpg.Connection) -> dict[str, float]:
 
 
 async def measure_basic(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure enqueue rates, drains by one and two processes, idle cost and wake-up time."""
     single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.get_drain_jobs(trial)
     await trial.create_store()
     with print_duration(trial, "enqueue"):
@@ -128,7 +129,7 @@ async def _measure_idle_and_wake_up(trial: PeerTrial, jobs: int, measurements: M
     The first jobs do not count, because both sides open connections and plan their statements.
     """
     worker = trial.start_worker()
-    await asyncio.sleep(SETTLE_SECONDS)
+    await asyncio.sleep(IDLE_WARM_UP_SECONDS)
     async with _open_connection(
         trial.dsn
     ) as connection:  # one connection: connecting would count as a transaction
@@ -166,6 +167,7 @@ async def _hold_snapshot(dsn: str) -> AsyncIterator[None]:
 
 
 async def measure_pinned(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure a drain while another session holds an old snapshot."""
     if trial.peer.redis:
         raise UnsupportedMeasurementError(NOT_POSTGRES_REASON)
     trial.usual_rate = 0.0  # measure again: an earlier rate is less comparable
@@ -178,12 +180,14 @@ async def measure_pinned(trial: PeerTrial, sizes: WorkloadSizes, measurements: M
 
 
 async def measure_backlog(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure a drain with very many waiting jobs."""
     usual_rate = await trial.get_usual_rate(sizes.get_drain_jobs(trial))
     rate = await _measure_with_waiting(trial, sizes, sizes.backlog, sizes.seconds)
     _add_comparison(measurements, f"drain, {sizes.backlog:,} waiting", rate, usual_rate)
 
 
 async def measure_growth(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure drains with 1,000, 10,000 and 100,000 waiting jobs."""
     await trial.get_usual_rate(sizes.get_drain_jobs(trial))  # measures the rate of the bulk call
     for size in sizes.list_growth_steps():
         measurements[f"{size:,}"] = await _measure_with_waiting(trial, sizes, size, sizes.seconds / 2)

@@ -63,7 +63,7 @@ class PeerDefinition:
             command = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *self.packages, "uvloop"]
             _run_or_remove_folder(command, ROOT, folder)
 
-    def read_binaries_version(self, environments: Path) -> str:
+    def read_package_version(self, environments: Path) -> str:
         if self.is_holdfast:
             return "this commit"
         name = self.packages[0].partition("[")[0].partition("@")[0]

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.peers.parts import IDLE_SECONDS, ROUNDS_BY_PART, SETTLE_SECONDS
+from bench.peers.parts import IDLE_SECONDS, IDLE_WARM_UP_SECONDS, ROUNDS_BY_PART
 from bench.peers.peers import PEERS
-from bench.peers.results import Measurements, PeerResult, Results, Value
+from bench.peers.results import Measurements, MeasurementValue, PeerResult, ResultsByPart
 
 EXCLUDED_FROM_RATIO = {"holdfast", "pgmq"}
 LOWER_IS_BETTER_SUFFIXES = ("ms", "/min", "/job", " MB", "/100,000 jobs")
@@ -39,7 +39,7 @@ is unfinished.""",
         f"""A drain is timed from the first job that is gone to the moment the store has nothing unfinished;
 process starts do not count. WAL, transactions and dead rows (updated or deleted, in all tables) are counted
 from enqueueing in bulk to the end. Idle is one worker with nothing to do, watched for {IDLE_SECONDS:.0f} s
-after {SETTLE_SECONDS:.0f} s. Wake-ups are timed from before the enqueue to the handler, one each 25 ms;
+after {IDLE_WARM_UP_SECONDS:.0f} s. Wake-ups are timed from before the enqueue to the handler, one each 25 ms;
 the first five do not count.""",
     ),
     "pinned": (
@@ -101,7 +101,7 @@ def format_table(results: Mapping[str, Measurements]) -> str:
     return "\n".join(lines)
 
 
-def to_number(value: Value | None) -> float:
+def to_number(value: MeasurementValue | None) -> float:
     """Return a measurement as a number, or NaN when there is only text or nothing."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
@@ -118,7 +118,7 @@ def _format_ratio(ours: Measurements, others: list[Measurements], column: str) -
     return f"{top / bottom:.2f}" if bottom > 0 and top >= 0 else "-"
 
 
-def format_value(value: Value | None) -> str:
+def format_value(value: MeasurementValue | None) -> str:
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
@@ -127,7 +127,7 @@ def format_value(value: Value | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def merge_growth_and_backlog(results: Results) -> dict[str, Measurements]:
+def merge_growth_and_backlog(results: ResultsByPart) -> dict[str, Measurements]:
     """Return the measurements of the part `growth`, with those of `backlog` as the last step."""
     steps = {name: dict(outcome.measurements) for name, outcome in results.get("growth", {}).items()}
     for name, outcome in results.get("backlog", {}).items():
@@ -137,34 +137,34 @@ def merge_growth_and_backlog(results: Results) -> dict[str, Measurements]:
     return steps
 
 
-def format_section(part: str, results: Results) -> str:
+def format_section(part: str, results: ResultsByPart) -> str:
     title, text = PART_TEXTS[part]
-    outcomes = results[part]
+    peer_results = results[part]
     rows = (
         merge_growth_and_backlog(results)
         if part == "growth"
-        else {name: result.measurements for name, result in outcomes.items()}
+        else {name: result.measurements for name, result in peer_results.items()}
     )
     reasons = "\n".join(
-        f"- {name}: {result.missing_reason}" for name, result in outcomes.items() if result.missing_reason
+        f"- {name}: {result.missing_reason}" for name, result in peer_results.items() if result.missing_reason
     )
     missing = f"\n\nNot measured:\n\n{reasons}" if reasons else ""
-    return f"\n## {title}\n\n{text}\n\n{_format_stamps(outcomes)}\n\n{format_table(rows)}{missing}\n"
+    return f"\n## {title}\n\n{text}\n\n{_format_stamps(peer_results)}\n\n{format_table(rows)}{missing}\n"
 
 
-def _format_stamps(outcomes: Mapping[str, PeerResult]) -> str:
+def _format_stamps(peer_results: Mapping[str, PeerResult]) -> str:
     """Return date, commit and machine of the measurements. Peers with different stamps are listed by name."""
     stamps: dict[str, list[str]] = {}
-    seconds = sum(result.seconds for result in outcomes.values())
-    for name, result in outcomes.items():
+    seconds = sum(result.seconds for result in peer_results.values())
+    for name, result in peer_results.items():
         stamps.setdefault(str(result.stamp), []).append(name)
     if len(stamps) == 1:
         return f"{next(iter(stamps))} Seconds it took: {seconds:.0f}."
     return "\n".join(f"- {', '.join(names)}: {stamp}" for stamp, names in stamps.items())
 
 
-def build_page(results: Results, versions: Mapping[str, str]) -> str:
-    peer_names = [name for name in PEERS if any(name in outcomes for outcomes in results.values())]
+def build_page(results: ResultsByPart, versions: Mapping[str, str]) -> str:
+    peer_names = [name for name in PEERS if any(name in peer_results for peer_results in results.values())]
     notes = "\n".join(
         f"- {name} {versions.get(name, '')}: {PEERS[name].jobs:,} jobs a drain; {PEERS[name].note}."
         for name in peer_names

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.peers.peers import PEERS, ROOT
 
-Value = float | str
-Measurements = dict[str, Value]
+MeasurementValue = float | str
+Measurements = dict[str, MeasurementValue]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PeerResult:
     seconds: float = 0.0  # duration of the measurement
 
 
-Results = dict[str, dict[str, PeerResult]]  # by part, then by peer
+ResultsByPart = dict[str, dict[str, PeerResult]]  # by part, then by peer
 
 
 def create_stamp(server: str, commit: str) -> RunStamp:
@@ -64,7 +64,7 @@ def read_commit_hash() -> str:
     return process.stdout.strip() or "unknown"
 
 
-def load_results(path: Path) -> Results:
+def load_results(path: Path) -> ResultsByPart:
     if not path.exists():
         return {}
     stored = json.loads(path.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def load_results(path: Path) -> Results:
     }
 
 
-def save_results(path: Path, results: Results) -> None:
+def save_results(path: Path, results: ResultsByPart) -> None:
     """Replace the file atomically. Called after each peer, because a run may be interrupted."""
     stored = {
         part: {name: asdict(result) for name, result in peers.items()} for part, peers in results.items()
@@ -88,7 +88,7 @@ def save_results(path: Path, results: Results) -> None:
     temporary.replace(path)
 
 
-def replace_result(results: Results, part: str, name: str, result: PeerResult) -> None:
+def replace_result(results: ResultsByPart, part: str, name: str, result: PeerResult) -> None:
     """Replace the result of a peer in a part. Peers keep the order of `PEERS`."""
     peers = {**results.get(part, {}), name: result}
     results[part] = {peer: peers[peer] for peer in PEERS if peer in peers}

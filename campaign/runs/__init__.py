@@ -10,7 +10,7 @@ from campaign.environment import FaultEnvironment
 
 
 @dataclass(frozen=True)
-class Dose:
+class FaultDose:
     """The size of a run: number of tasks and number of faults."""
 
     tasks: int
@@ -26,13 +26,13 @@ class FaultRun:
 
     name: str
     description: str
-    execute: Callable[[FaultEnvironment, Dose], Awaitable[dict[str, object]]]
-    short: Dose
-    full: Dose
+    execute: Callable[[FaultEnvironment, FaultDose], Awaitable[dict[str, object]]]
+    short: FaultDose
+    full: FaultDose
     rules: tuple[Rule, ...] = ()
     options: tuple[tuple[str, str], ...] = ()  # of the PostgreSQL server
-    tiny: Dose | None = None
+    tiny: FaultDose | None = None
     small_disk: bool = False  # the server gets its own small disk
 
-    def get_dose(self, size: str) -> Dose:
+    def get_dose(self, size: str) -> FaultDose:
         return self.full if size == "full" else self.short if size == "short" else self.tiny or self.short

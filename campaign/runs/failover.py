@@ -1,4 +1,4 @@
-"""Failover: the primary dies and its asynchronous or synchronous standby takes over.
+"""Fault runs of failover: the primary dies and its asynchronous or synchronous standby takes over.
 
 Clients and workers reach the current primary through a proxy at one address, as behind a virtual IP.
 """
@@ -10,25 +10,27 @@ import asyncio
 from campaign.checker import check_i4_no_attempt_runs_twice
 from campaign.environment import DATABASE_NAME, FaultEnvironment
 from campaign.proxy import FaultProxy, replace_port
-from campaign.runs import Dose, FaultRun
+from campaign.runs import FaultDose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 from campaign.servers import FaultServer
 from holdfast import Client
 from holdfast.engine import scratch
 
 
-async def _run_asynchronous(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_asynchronous(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Fail over to an asynchronous standby. The last acknowledged jobs may be lost; other promises hold."""
     env.may_lose_acknowledged = True
     return await _run_failovers(env, dose)
 
 
-async def _run_synchronous(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_synchronous(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Fail over to a synchronous standby. No acknowledged job is lost."""
     return await _run_failovers(env, dose, "synchronous_standby_names = '*'")
 
 
-async def _run_failovers(env: FaultEnvironment, dose: Dose, setting: str | None = None) -> dict[str, object]:
+async def _run_failovers(
+    env: FaultEnvironment, dose: FaultDose, setting: str | None = None
+) -> dict[str, object]:
     primary = env.server
     proxy = FaultProxy("127.0.0.1", primary.port, env.random)
     await proxy.start()
@@ -68,21 +70,21 @@ async def _change_server_setting(server: FaultServer, setting: str) -> None:
     await connection.close()
 
 
-RUNS = [
+FAULT_RUNS = [
     FaultRun(
         "failover",
         "the primary dies; an asynchronous standby takes over",
         _run_asynchronous,
-        Dose(200, 2),
-        Dose(10_000, 100),
+        FaultDose(200, 2),
+        FaultDose(10_000, 100),
         (check_i4_no_attempt_runs_twice,),
     ),
     FaultRun(
         "failover-sync",
         "the primary dies; a synchronous standby takes over",
         _run_synchronous,
-        Dose(200, 2),
-        Dose(10_000, 50),
+        FaultDose(200, 2),
+        FaultDose(10_000, 50),
         (check_i4_no_attempt_runs_twice,),
     ),
 ]

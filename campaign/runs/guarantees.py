@@ -1,4 +1,4 @@
-"""Exactly-once guarantees and limits while workers die: schedule ticks, callbacks, quotas, crashing tasks."""
+"""Fault runs of guarantees while workers die: schedule ticks, callbacks, quotas, crashing tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from campaign.checker import (
     check_i11_quotas,
 )
 from campaign.environment import FaultEnvironment
-from campaign.runs import Dose, FaultRun
+from campaign.runs import FaultDose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT
 from campaign.runs.workloads import kill_workers
 from holdfast import schedule
@@ -29,7 +29,7 @@ SELECT_TICKS = """select labels ->> 'schedule' as name, labels ->> 'schedule_at'
   where labels ? 'schedule'"""
 
 
-async def _run_schedules(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_schedules(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Run schedules that tick every second, kill workers, and stop the server long enough to miss ticks."""
     async with env.open_connection() as connection:
         for number in range(dose.tasks):
@@ -56,7 +56,7 @@ async def _run_schedules(env: FaultEnvironment, dose: Dose) -> dict[str, object]
     return {"schedules": dose.tasks, "ticks": len(ticks)}
 
 
-async def _run_batches(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_batches(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Run many batches at once. Close them before, while and after their jobs end."""
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
@@ -82,7 +82,7 @@ async def _run_batches(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"batches": len(batches)}
 
 
-async def _run_quotas(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_quotas(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Let clients race for the last jobs of a daily quota, and end some connections."""
     await env.start_worker(*env.small_worker_options)
     owners = [f"owner-{number}" for number in range(max(1, dose.tasks // 20))]
@@ -98,7 +98,7 @@ async def _run_quotas(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
         except (HoldfastError, OSError):
             refused += 1  # or lost, which counts the same here
         else:
-            env.recorder.write("acknowledged", str(handle.id))
+            env.recorder.write_line("acknowledged", str(handle.id))
 
     for owner in owners:
         submits = asyncio.gather(*(submit_one(owner, number) for number in range(20)))
@@ -122,7 +122,7 @@ async def _terminate_backends(env: FaultEnvironment) -> None:
             )
 
 
-async def _run_poison(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_poison(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Run tasks that kill their process. All other tasks must succeed."""
     poisons: list[str] = []
     for number in range(dose.faults):
@@ -144,32 +144,36 @@ async def _run_poison(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"poisons": len(poisons), "crashes of each": dict(Counter(crashed))}
 
 
-RUNS = [
+FAULT_RUNS = [
     FaultRun(
         "schedules",
         "ticks of schedules while workers die and the server is away",
         _run_schedules,
-        Dose(9, 20),
-        Dose(30, 300),
+        FaultDose(9, 20),
+        FaultDose(30, 300),
         (check_i9_one_job_per_tick,),
     ),
     FaultRun(
         "batches",
         "batches with a callback while workers die",
         _run_batches,
-        Dose(40, 15),
-        Dose(2_000, 300),
+        FaultDose(40, 15),
+        FaultDose(2_000, 300),
         (check_i4_no_overlap, check_i7_one_callback),
     ),
     FaultRun(
         "quotas",
         "clients race for what is left of a quota",
         _run_quotas,
-        Dose(200, 100),
-        Dose(4_000, 1_000),
+        FaultDose(200, 100),
+        FaultDose(4_000, 1_000),
         (check_i11_quotas,),
     ),
     FaultRun(
-        "poison", "tasks that kill their process, among others", _run_poison, Dose(60, 6), Dose(1_000, 100)
+        "poison",
+        "tasks that kill their process, among others",
+        _run_poison,
+        FaultDose(60, 6),
+        FaultDose(1_000, 100),
     ),
 ]

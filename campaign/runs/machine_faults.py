@@ -1,4 +1,4 @@
-"""Faults of the surroundings: wrong clocks, a full disk, large counters, an old snapshot, upgrades."""
+"""Fault runs of the environment: wrong clocks, a full disk, large counters, an old snapshot, upgrades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import asyncpg
 
 from campaign.checker import check_i4_no_overlap, check_i12_takeover_in_time
 from campaign.environment import FaultEnvironment
-from campaign.runs import Dose, FaultRun
+from campaign.runs import FaultDose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 from holdfast.engine import install, schema, scratch
 from holdfast.engine.schema import FunctionFile, SchemaFiles
@@ -26,14 +26,14 @@ ADVANCE_SEQUENCES = """select setval(s.oid::regclass, $1) from pg_class s
     and s.relname <> all ('{sweep_horizon_us,last_full_sweep_us}')"""
 
 
-async def _run_skew(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_skew(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Kill workers whose clocks are wrong by seconds to a month. Only the clock of the server counts."""
     for number in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options, skew=CLOCK_OFFSETS[number % len(CLOCK_OFFSETS)])
     async with submit_load(env, dose.tasks, 100):
         for number in env.iterate_faults(dose.faults):
             await asyncio.sleep(env.random.uniform(0.0, 0.1))
-            env.kill(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
+            env.kill_worker(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
             await env.start_worker(*env.small_worker_options, skew=CLOCK_OFFSETS[number % len(CLOCK_OFFSETS)])
     await env.wait_until_drained(300)
     return {"skews": list(CLOCK_OFFSETS)}
@@ -44,12 +44,12 @@ async def _run_work_with_kills(env: FaultEnvironment, tasks: int, kills: int) ->
     async with submit_load(env, tasks, 50):
         for _ in env.iterate_faults(kills):
             await asyncio.sleep(env.random.uniform(0.0, 0.1))
-            env.kill(await env.pick_busy_worker())
+            env.kill_worker(await env.pick_busy_worker())
             await env.start_worker(*env.small_worker_options)
     await env.wait_until_drained(300)
 
 
-async def _run_edges(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_edges(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Advance every sequence of the engine past 2^31, 2^32 and 2^53."""
     for edge in SEQUENCE_START_VALUES:
         async with env.open_connection() as connection:
@@ -60,7 +60,7 @@ async def _run_edges(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"edges": list(SEQUENCE_START_VALUES)}
 
 
-async def _run_xids(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_xids(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Advance transaction ids past 2^31 and past the wraparound at 2^32."""
     async with env.open_connection() as connection:
         began = await connection.fetchval(SELECT_TRANSACTION_ID)
@@ -95,7 +95,7 @@ async def _advance_to_transaction(env: FaultEnvironment, number: int) -> None:
     await env.server.wait_until_ready()
 
 
-async def _run_pinned(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_pinned(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Hold an old snapshot during the whole run, so that vacuum cannot remove dead rows."""
     holder = await asyncpg.connect(env.url.reveal())
     await holder.execute("begin isolation level repeatable read; select count(*) from holdfast.tasks")
@@ -104,14 +104,14 @@ async def _run_pinned(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     async with submit_load(env, dose.tasks, 20):
         for _ in env.iterate_faults(dose.faults):
             await asyncio.sleep(env.random.uniform(0.0, 0.3))
-            env.kill(await env.pick_busy_worker())
+            env.kill_worker(await env.pick_busy_worker())
             await env.start_worker(*env.small_worker_options)
     await env.wait_until_drained(300)
     await holder.close()
     return {}
 
 
-async def _run_upgrades(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_upgrades(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Repeat a rolling upgrade: replace every function, then restart one worker after the other."""
     await env.keep_workers_running(WORKER_COUNT, *env.small_worker_options)
     async with submit_load(env, dose.tasks, 100):
@@ -141,7 +141,7 @@ def _build_changed_schema_files(number: int) -> SchemaFiles:
     return SchemaFiles(packaged.migrations, (*packaged.functions, note))
 
 
-async def _run_full(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_full(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Fill the disk of the server until the server panics or refuses writes, then free the space."""
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
@@ -173,53 +173,53 @@ def fill_disk(path: os.PathLike[str]) -> None:
             file.write(bytes(4096))
 
 
-RUNS = [
+FAULT_RUNS = [
     FaultRun(
         "skew",
         "workers whose clocks are wrong",
         _run_skew,
-        Dose(300, 12),
-        Dose(10_000, 600),
+        FaultDose(300, 12),
+        FaultDose(10_000, 600),
         (check_i4_no_overlap, check_i12_takeover_in_time),
     ),
     FaultRun(
         "edges",
         "sequences beyond 2^31, 2^32 and 2^53",
         _run_edges,
-        Dose(300, 9),
-        Dose(6_000, 300),
+        FaultDose(300, 9),
+        FaultDose(6_000, 300),
         (check_i4_no_overlap,),
     ),
     FaultRun(
         "upgrades",
         "functions replaced and workers restarted in turn, under load",
         _run_upgrades,
-        Dose(400, 3),
-        Dose(20_000, 200),
+        FaultDose(400, 3),
+        FaultDose(20_000, 200),
         (check_i4_no_overlap,),
     ),
     FaultRun(
         "xids",
         "transaction numbers beyond 2^31 and 2^32",
         _run_xids,
-        Dose(400, 8),
-        Dose(8_000, 400),
+        FaultDose(400, 8),
+        FaultDose(8_000, 400),
         (check_i4_no_overlap,),
     ),
     FaultRun(
         "pinned",
         "an old snapshot is held while workers die",
         _run_pinned,
-        Dose(600, 8),
-        Dose(50_000, 500),
+        FaultDose(600, 8),
+        FaultDose(50_000, 500),
         (check_i4_no_overlap, check_i12_takeover_in_time),
     ),
     FaultRun(
         "full",
         "the server's disk is full for a while; needs root",
         _run_full,
-        Dose(300, 3),
-        Dose(5_000, 50),
+        FaultDose(300, 3),
+        FaultDose(5_000, 50),
         (check_i4_no_overlap,),
         options=(("max_wal_size", "64MB"), ("min_wal_size", "32MB")),
         small_disk=True,

@@ -1,4 +1,4 @@
-"""Faults of the server: crashes, terminated connections and no connections left."""
+"""Fault runs of the server: crashes, terminated connections and no connections left."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import asyncpg
 
 from campaign.checker import check_i4_no_overlap
 from campaign.environment import FaultEnvironment
-from campaign.runs import Dose, FaultRun
+from campaign.runs import FaultDose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 
 
-async def _run_crashes(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_crashes(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     for _ in range(WORKER_COUNT):
         await env.start_worker(*env.small_worker_options)
     crashes = 0
@@ -32,7 +32,7 @@ async def _run_crashes(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"crashes": crashes}
 
 
-async def _run_cut(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_cut(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Terminate most backends again and again, as an administrator can."""
     for _ in range(WORKER_COUNT):
         await env.start_worker()
@@ -49,7 +49,7 @@ async def _run_cut(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"backends ended": ended}
 
 
-async def _run_exhausted(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_exhausted(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Let another client take every connection of the server for a while."""
     for _ in range(WORKER_COUNT):
         await env.start_worker()
@@ -82,30 +82,30 @@ async def _take_all_connections(env: FaultEnvironment) -> list[asyncpg.Connectio
     return connections
 
 
-RUNS = [
+FAULT_RUNS = [
     FaultRun(
         "crashes",
         "the server stopped at once and started again",
         _run_crashes,
-        Dose(2_000, 100),
-        Dose(100_000, 1_000),
+        FaultDose(2_000, 100),
+        FaultDose(100_000, 1_000),
         (check_i4_no_overlap,),
-        tiny=Dose(400, 6),
+        tiny=FaultDose(400, 6),
     ),
     FaultRun(
         "cut",
         "connections ended by an administrator",
         _run_cut,
-        Dose(400, 8),
-        Dose(20_000, 1_000),
+        FaultDose(400, 8),
+        FaultDose(20_000, 1_000),
         (check_i4_no_overlap,),
     ),
     FaultRun(
         "exhausted",
         "no connection left for anybody",
         _run_exhausted,
-        Dose(200, 2),
-        Dose(5_000, 50),
+        FaultDose(200, 2),
+        FaultDose(5_000, 50),
         (check_i4_no_overlap,),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Faults of workers: killed, frozen, cut off from the database."""
+"""Fault runs of workers: killed, frozen, cut off from the database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from campaign import app, pooler
 from campaign.checker import check_i4_no_overlap, check_i12_takeover_in_time
 from campaign.environment import FaultEnvironment
 from campaign.proxy import Direction, FaultProxy, replace_port
-from campaign.runs import Dose, FaultRun
+from campaign.runs import FaultDose, FaultRun
 from holdfast import Client
 from holdfast.errors import HoldfastError
 
@@ -33,29 +33,29 @@ CUT_DIRECTIONS: list[tuple[Direction, ...]] = [("up",), ("down",), ("up", "down"
 
 
 @asynccontextmanager
-async def submit_load(env: FaultEnvironment, tasks: int, longest_ms: int = 40) -> AsyncGenerator[None]:
+async def submit_load(env: FaultEnvironment, tasks: int, max_task_ms: int = 40) -> AsyncGenerator[None]:
     """Submit tasks while the block runs, and until `tasks` tasks were submitted."""
-    enough = asyncio.Event()
-    feeding = asyncio.create_task(_submit_until_enough(env, tasks, longest_ms, enough))
+    enough_submitted = asyncio.Event()
+    feeding = asyncio.create_task(_submit_until_enough(env, tasks, max_task_ms, enough_submitted))
     try:
         yield
     finally:
-        enough.set()
+        enough_submitted.set()
     await feeding
 
 
 async def _submit_until_enough(
-    env: FaultEnvironment, tasks: int, longest_ms: int, enough: asyncio.Event
+    env: FaultEnvironment, tasks: int, max_task_ms: int, enough_submitted: asyncio.Event
 ) -> None:
     """Submit batches of tasks. A batch that was not acknowledged may exist or not."""
     number = 0
-    while (number < tasks and list(env.iterate_faults(1))) or not enough.is_set():
+    while (number < tasks and list(env.iterate_faults(1))) or not enough_submitted.is_set():
         try:
             if await env.count_unfinished() > MAX_WAITING_TASKS:
                 await env.keep_workers_running(1, *env.small_worker_options)
                 await asyncio.sleep(0.02)
                 continue
-            lengths = [env.random.randint(0, longest_ms) for _ in range(SUBMIT_BATCH_SIZE)]
+            lengths = [env.random.randint(0, max_task_ms) for _ in range(SUBMIT_BATCH_SIZE)]
             await env.submit([app.work(number + n, ms) for n, ms in enumerate(lengths)])
         except (HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             await asyncio.sleep(0.05)
@@ -63,20 +63,20 @@ async def _submit_until_enough(
         number += SUBMIT_BATCH_SIZE
 
 
-async def _run_kills(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_kills(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Kill workers at random times. One kill in three also kills the heartbeat process."""
     for _ in range(2 * WORKER_COUNT):
         await env.start_worker(*TWO_SLOTS_OPTIONS)
     async with submit_load(env, dose.tasks, 100):
         for _ in env.iterate_faults(dose.faults):
             await asyncio.sleep(env.random.uniform(0.0, 0.1))
-            env.kill(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
+            env.kill_worker(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
             await env.start_worker(*TWO_SLOTS_OPTIONS)
     await env.wait_until_drained(300)
     return {}
 
 
-async def _run_pooled(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_pooled(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Kill workers behind PgBouncer in transaction mode, with fewer connections than workers."""
     with pooler.start_pooler(env.url, env.folder / "pooler", "transaction", 12) as env.worker_url:
         facts = await _run_kills(env, dose)
@@ -84,7 +84,7 @@ async def _run_pooled(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return facts
 
 
-async def _run_zombies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_zombies(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Freeze busy workers, several at a time, for less or more than a lease."""
     frozen_at_once = 10
     for _ in range(frozen_at_once + WORKER_COUNT):
@@ -113,7 +113,7 @@ async def _run_zombies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"frozen": times}
 
 
-async def _run_partitions(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_partitions(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Cut off workers that each have their own network. One worker always reaches the server."""
     await env.start_worker(*env.small_worker_options)
     proxies = [await _start_worker_behind_proxy(env) for _ in range(min(5, dose.faults))]
@@ -157,15 +157,15 @@ async def _start_proxy(env: FaultEnvironment) -> FaultProxy:
     return proxy
 
 
-async def _run_replies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_replies(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Drop one response in ten. Clients submit again with the same key until they get a response."""
     proxy = await _start_proxy(env)
     proxy.reply_drop_rate = 0.1
     fleet = min(20, 4 + dose.faults // 50)
-    enough = asyncio.Event()
+    enough_submitted = asyncio.Event()
     async with submit_load(env, dose.tasks):
         submitters = [
-            asyncio.create_task(_submit_until_acknowledged(env, number, enough))
+            asyncio.create_task(_submit_until_acknowledged(env, number, enough_submitted))
             for number in range(REPEATING_CLIENT_COUNT)
         ]
         while proxy.dropped_replies < dose.faults and list(env.iterate_faults(1)):
@@ -174,7 +174,7 @@ async def _run_replies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             )  # a worker that loses its first responses exits
             await asyncio.sleep(0.1)
         proxy.reply_drop_rate = 0.0
-        enough.set()
+        enough_submitted.set()
         repeats = sum(await asyncio.gather(*submitters))
     await env.wait_until_drained(300)
     await proxy.stop()
@@ -185,58 +185,62 @@ async def _run_replies(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"cut replies": proxy.dropped_replies, "submits repeated": repeats}
 
 
-async def _submit_until_acknowledged(env: FaultEnvironment, number: int, enough: asyncio.Event) -> int:
+async def _submit_until_acknowledged(
+    env: FaultEnvironment, number: int, enough_submitted: asyncio.Event
+) -> int:
     """Submit jobs one after the other, each until it is acknowledged. Return the number of repeats."""
     assert env.worker_url is not None
     repeated = 0
     async with Client(env.worker_url.reveal(), settings=env.settings) as client:
         count = 0
-        while not enough.is_set():
+        while not enough_submitted.is_set():
             try:
                 call = app.work(MIN_KEYED_NUMBER * (number + 1) + count, 5)
                 handle = await client.submit(call, key=f"repeated-{number}-{count}")
             except (HoldfastError, OSError):
                 repeated += 1
                 continue
-            env.recorder.write("acknowledged", str(handle.id))
+            env.recorder.write_line("acknowledged", str(handle.id))
             count += 1
             await asyncio.sleep(0.05)
     return repeated
 
 
-RUNS = [
+FAULT_RUNS = [
     FaultRun(
         "kills",
         "workers killed with -9 at random instants",
         _run_kills,
-        Dose(20_000, 1_000),
-        Dose(60_000, 6_000),
+        FaultDose(20_000, 1_000),
+        FaultDose(60_000, 6_000),
         (check_i4_no_overlap, check_i12_takeover_in_time),
-        tiny=Dose(400, 25),
+        tiny=FaultDose(400, 25),
     ),
     FaultRun(
         "pooled",
         "the same, with PgBouncer between",
         _run_pooled,
-        Dose(300, 15),
-        Dose(40_000, 4_000),
+        FaultDose(300, 15),
+        FaultDose(40_000, 4_000),
         (check_i4_no_overlap, check_i12_takeover_in_time),
     ),
-    FaultRun("zombies", "workers stopped and continued", _run_zombies, Dose(300, 12), Dose(20_000, 2_000)),
+    FaultRun(
+        "zombies", "workers stopped and continued", _run_zombies, FaultDose(300, 12), FaultDose(20_000, 2_000)
+    ),
     FaultRun(
         "partitions",
         "the network between a worker and the server holds everything back",
         _run_partitions,
-        Dose(400, 4),
-        Dose(20_000, 500),
+        FaultDose(400, 4),
+        FaultDose(20_000, 500),
         (check_i4_no_overlap,),
     ),
     FaultRun(
         "replies",
         "answers lost on their way, after the statement has happened",
         _run_replies,
-        Dose(200, 30),
-        Dose(100_000, 10_000),
+        FaultDose(200, 30),
+        FaultDose(100_000, 10_000),
         (check_i4_no_overlap,),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Ordinary workloads while workers are killed: cancels, graphs, limits, idempotency keys, all at once."""
+"""Fault runs of workloads while workers die: cancels, graphs, limits, idempotency keys, all at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 from campaign import app
 from campaign.checker import check_i4_no_overlap, check_i6_children_after_parents, check_i8_limits
 from campaign.environment import FaultEnvironment
-from campaign.runs import Dose, FaultRun
+from campaign.runs import FaultDose, FaultRun
 from campaign.runs.worker_faults import WORKER_COUNT, submit_load
 from holdfast import Graph
 from holdfast.errors import ConflictError
@@ -33,11 +33,11 @@ async def kill_workers(env: FaultEnvironment, faults: int) -> AsyncGenerator[Non
 async def _kill_and_replace(env: FaultEnvironment, faults: int) -> None:
     for _ in env.iterate_faults(faults):
         await asyncio.sleep(env.random.uniform(0.05, 0.2))
-        env.kill(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
+        env.kill_worker(await env.pick_busy_worker(), with_children=env.random.random() < 1 / 3)
         await env.start_worker(*env.small_worker_options)
 
 
-async def _run_cancels(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_cancels(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     for _ in range(WORKER_COUNT):
         await env.start_worker()
     answers: Counter[str] = Counter()
@@ -49,19 +49,19 @@ async def _run_cancels(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             chosen = [task for task in ids if env.random.random() < 0.5]
             jobs = await asyncio.gather(*(env.client.cancel(UUID(task)) for task in chosen))
             for task, job in zip(chosen, jobs, strict=True):
-                env.recorder.write("cancel-answer", task, note=job.status)
+                env.recorder.write_line("cancel-answer", task, note=job.status)
                 answers[job.status] += 1
         await env.wait_until_drained(300)
     return {"answers": dict(answers)}
 
 
-async def _run_graphs(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_graphs(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     for _ in range(WORKER_COUNT):
         await env.start_worker()
     async with kill_workers(env, dose.faults):
         for number in range(dose.tasks):
             handle = await env.client.submit(_build_graph(env, number))
-            env.recorder.write("acknowledged", str(handle.id))
+            env.recorder.write_line("acknowledged", str(handle.id))
         await env.wait_until_drained(300)
     return {"graphs": dose.tasks}
 
@@ -84,7 +84,7 @@ def _build_graph(env: FaultEnvironment, number: int) -> Graph:
     return graph
 
 
-async def _run_limits(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_limits(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     async with env.open_connection() as connection:
         await connection.execute(
             "select holdfast.put_limit('keys', p_type => 'keyed', p_per_key => true, p_max_running => 2)"
@@ -104,8 +104,8 @@ async def _run_limits(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
 LIMITED_KEYS = ("a", "b", "c", "d", "e")
 
 
-async def _run_unique(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
-    """Many clients submit with the same keys at once. Each key creates one job."""
+async def _run_unique(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
+    """Let many clients submit with the same keys at once. Each key must create one job."""
     await env.start_worker()
     job_ids: dict[str, set[UUID]] = {}
     conflicts = 0
@@ -118,7 +118,7 @@ async def _run_unique(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
             conflicts += 1
             return
         job_ids.setdefault(key, set()).add(handle.id)
-        env.recorder.write("acknowledged", str(handle.id))
+        env.recorder.write_line("acknowledged", str(handle.id))
 
     for key in range(dose.tasks):
         await asyncio.gather(*(submit_with_key(f"key-{key}", 7) for _ in range(dose.faults)))
@@ -131,7 +131,7 @@ async def _run_unique(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"keys": len(job_ids)}
 
 
-async def _run_mixed(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
+async def _run_mixed(env: FaultEnvironment, dose: FaultDose) -> dict[str, object]:
     """Run everything that takes locks at once. PostgreSQL must not report a deadlock."""
     for _ in range(WORKER_COUNT):
         await env.start_worker()
@@ -161,33 +161,43 @@ async def _run_mixed(env: FaultEnvironment, dose: Dose) -> dict[str, object]:
     return {"deadlocks": deadlocks}
 
 
-RUNS = [
+FAULT_RUNS = [
     FaultRun(
         "cancels",
         "jobs cancelled while they run and workers die",
         _run_cancels,
-        Dose(300, 8),
-        Dose(20_000, 1_000),
+        FaultDose(300, 8),
+        FaultDose(20_000, 1_000),
         (check_i4_no_overlap,),
     ),
     FaultRun(
         "graphs",
         "graphs of tasks while workers die",
         _run_graphs,
-        Dose(40, 10),
-        Dose(5_000, 1_000),
+        FaultDose(40, 10),
+        FaultDose(5_000, 1_000),
         (check_i4_no_overlap, check_i6_children_after_parents),
     ),
     FaultRun(
         "limits",
         "limits per key while workers die",
         _run_limits,
-        Dose(200, 8),
-        Dose(10_000, 1_000),
+        FaultDose(200, 8),
+        FaultDose(10_000, 1_000),
         (check_i4_no_overlap, check_i8_limits),
     ),
     FaultRun(
-        "unique", "the same keys from many clients at once", _run_unique, Dose(30, 16), Dose(10_000, 64)
+        "unique",
+        "the same keys from many clients at once",
+        _run_unique,
+        FaultDose(30, 16),
+        FaultDose(10_000, 64),
     ),
-    FaultRun("mixed", "everything that takes locks, at once", _run_mixed, Dose(400, 60), Dose(50_000, 5_000)),
+    FaultRun(
+        "mixed",
+        "everything that takes locks, at once",
+        _run_mixed,
+        FaultDose(400, 60),
+        FaultDose(50_000, 5_000),
+    ),
 ]

@@ -41,7 +41,7 @@ def build_result(
     return results.PeerResult(stamp, measurements, missing_reason, seconds=3.0)
 
 
-def build_results() -> results.Results:
+def build_results() -> results.ResultsByPart:
     return {
         "backlog": {
             "holdfast": build_result({"usual drain": 10.0, "drain, 1,000,000 waiting": 9.0}),

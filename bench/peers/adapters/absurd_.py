@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 
 from absurd_sdk import AsyncAbsurd
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
 
 class AbsurdAdapter(PeerAdapter):
     async def install_schema(self) -> None:
         program = Path(sys.executable).with_name("absurdctl")
         for words in (["init"], ["create-queue", "bench"]):
-            subprocess.run([program, *words, "-d", DSN], check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221
+            subprocess.run([program, *words, "-d", PEER_DSN], check=True, stdout=subprocess.DEVNULL)  # noqa: ASYNC221
 
     async def connect(self) -> None:
-        self.client = AsyncAbsurd(DSN, queue_name="bench")
+        self.client = AsyncAbsurd(PEER_DSN, queue_name="bench")
 
     async def disconnect(self) -> None:
         await self.client.close()
@@ -31,7 +31,7 @@ class AbsurdAdapter(PeerAdapter):
             await self.enqueue_one(0)
 
     async def run_worker(self, stop: asyncio.Event) -> None:
-        client = AsyncAbsurd(DSN, queue_name="bench")
+        client = AsyncAbsurd(PEER_DSN, queue_name="bench")
 
         @client.register_task("noop", queue="bench")
         async def noop(params: dict[str, float], _: object) -> None:

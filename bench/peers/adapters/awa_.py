@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import awa
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
 
 @dataclass
@@ -16,11 +16,11 @@ class NoopArgs:
 
 class AwaAdapter(PeerAdapter):
     async def install_schema(self) -> None:
-        async with awa.AsyncClient(DSN) as client:
+        async with awa.AsyncClient(PEER_DSN) as client:
             await client.migrate()
 
     async def connect(self) -> None:
-        self.client = awa.AsyncClient(DSN)
+        self.client = awa.AsyncClient(PEER_DSN)
 
     async def disconnect(self) -> None:
         await self.client.close()
@@ -32,7 +32,7 @@ class AwaAdapter(PeerAdapter):
         await self.client.insert_many_copy([NoopArgs(0.0)] * count, queue="bench")
 
     async def run_worker(self, stop: asyncio.Event) -> None:
-        client = awa.AsyncClient(DSN)
+        client = awa.AsyncClient(PEER_DSN)
 
         @client.task(NoopArgs, queue="bench")
         async def noop(job: awa.Job[NoopArgs]) -> None:

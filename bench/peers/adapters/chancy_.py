@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from chancy import Chancy, Queue, Worker, job
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
 
 @job(queue="bench")
@@ -27,12 +27,12 @@ def build_queue() -> Queue:
 
 class ChancyAdapter(PeerAdapter):
     async def install_schema(self) -> None:
-        async with Chancy(DSN) as chancy:
+        async with Chancy(PEER_DSN) as chancy:
             await chancy.migrate()
             await chancy.declare(build_queue())
 
     async def connect(self) -> None:
-        self.chancy = Chancy(DSN)
+        self.chancy = Chancy(PEER_DSN)
         await self.chancy.__aenter__()
 
     async def disconnect(self) -> None:
@@ -46,7 +46,7 @@ class ChancyAdapter(PeerAdapter):
             pass
 
     async def run_worker(self, stop: asyncio.Event) -> None:
-        async with Chancy(DSN) as chancy:
+        async with Chancy(PEER_DSN) as chancy:
             if MAX_JOBS_AT_ONCE:
                 await chancy.declare(build_queue(), upsert=True)
             async with Worker(chancy, register_signal_handlers=False) as worker:

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from dbos import DBOS, DBOSClient
-from protocol import DSN, PeerAdapter, main, stats
+from protocol import PEER_DSN, PeerAdapter, main, stats
 
 POLL_INTERVAL_S = float(
     os.environ.get("PEER_POLL", "0.01")
@@ -21,7 +21,7 @@ def noop(sent: float) -> None:
 
 def launch_dbos() -> None:
     DBOS(config={
-        "name": "bench", "system_database_url": DSN, "application_version": "bench",
+        "name": "bench", "system_database_url": PEER_DSN, "application_version": "bench",
         "run_admin_server": False, "log_level": "ERROR",
     })  # fmt: skip
     DBOS.launch()
@@ -33,7 +33,7 @@ class DbosAdapter(PeerAdapter):
         await asyncio.to_thread(DBOS.destroy)
 
     async def connect(self) -> None:
-        self.client = await asyncio.to_thread(lambda: DBOSClient(system_database_url=DSN))
+        self.client = await asyncio.to_thread(lambda: DBOSClient(system_database_url=PEER_DSN))
 
     async def enqueue_one(self, sent: float) -> None:
         await asyncio.to_thread(self.client.enqueue, ENQUEUE_OPTIONS, sent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
 from holdfast import Client, settings, task
 from holdfast.engine import install
@@ -22,10 +22,10 @@ async def noop(sent: float = 0.0) -> None:
 
 class HoldfastAdapter(PeerAdapter):
     async def install_schema(self) -> None:
-        await install.migrate_database(Secret(DSN), settings.load_settings())
+        await install.migrate_database(Secret(PEER_DSN), settings.load_settings())
 
     async def connect(self) -> None:
-        self.client = Client(DSN)
+        self.client = Client(PEER_DSN)
         async with self.client.connection():  # connect before the measurement, as the other adapters do
             pass
 
@@ -39,7 +39,7 @@ class HoldfastAdapter(PeerAdapter):
         await self.client.submit_many([noop() for _ in range(count)])
 
     async def run_worker(self, stop: asyncio.Event) -> None:
-        async with Database(Secret(DSN), settings.load_settings()) as database:
+        async with Database(Secret(PEER_DSN), settings.load_settings()) as database:
             await WorkerRuntime(database, {noop.name: noop}, concurrency=MAX_JOBS_AT_ONCE or 400).run(stop)
 
 

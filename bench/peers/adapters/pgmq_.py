@@ -7,7 +7,7 @@ import json
 
 import asyncpg
 import pgmq
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
 
 def _read_pgmq_sql() -> str:
@@ -20,14 +20,14 @@ def _read_pgmq_sql() -> str:
 
 class PgmqAdapter(PeerAdapter):
     async def install_schema(self) -> None:
-        connection = await asyncpg.connect(DSN)
+        connection = await asyncpg.connect(PEER_DSN)
         await connection.execute("create schema if not exists pgmq")
         await connection.execute(_read_pgmq_sql())
         await connection.execute("select pgmq.create('bench')")
         await connection.close()
 
     async def connect(self) -> None:
-        self.connection = await asyncpg.connect(DSN)
+        self.connection = await asyncpg.connect(PEER_DSN)
 
     async def disconnect(self) -> None:
         await self.connection.close()
@@ -39,7 +39,7 @@ class PgmqAdapter(PeerAdapter):
         await self.connection.execute("select pgmq.send_batch('bench', $1::jsonb[])", ['{"sent": 0}'] * count)
 
     async def run_worker(self, stop: asyncio.Event) -> None:
-        connection = await asyncpg.connect(DSN)
+        connection = await asyncpg.connect(PEER_DSN)
         while not stop.is_set():
             rows = await connection.fetch(
                 "select msg_id, message from pgmq.read('bench', $1, $2)",

@@ -9,17 +9,17 @@ import asyncpg
 from pgqueuer import AsyncpgDriver, PgQueuer
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
 
 class PgQueuerAdapter(PeerAdapter):
     async def install_schema(self) -> None:
-        connection = await asyncpg.connect(DSN)
+        connection = await asyncpg.connect(PEER_DSN)
         await Queries(AsyncpgDriver(connection)).install()
         await connection.close()
 
     async def connect(self) -> None:
-        self.connection = await asyncpg.connect(DSN)
+        self.connection = await asyncpg.connect(PEER_DSN)
         self.queries = Queries(AsyncpgDriver(self.connection))
 
     async def disconnect(self) -> None:
@@ -32,7 +32,7 @@ class PgQueuerAdapter(PeerAdapter):
         await self.queries.enqueue(["noop"] * count, [b"0"] * count, [0] * count)
 
     async def run_worker(self, stop: asyncio.Event) -> None:
-        connection = await asyncpg.connect(DSN)
+        connection = await asyncpg.connect(PEER_DSN)
         pgq = PgQueuer(AsyncpgDriver(connection))
 
         @pgq.entrypoint("noop")

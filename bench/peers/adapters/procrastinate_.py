@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from procrastinate import App, PsycopgConnector
-from protocol import DSN, HOLD_JOBS, MAX_JOBS_AT_ONCE, PeerAdapter, main, stats, wait_forever
+from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
 
-app = App(connector=PsycopgConnector(conninfo=DSN, min_size=1, max_size=10))
+app = App(connector=PsycopgConnector(conninfo=PEER_DSN, min_size=1, max_size=10))
 
 
 @app.task(name="noop", queue="bench")

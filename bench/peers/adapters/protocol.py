@@ -20,7 +20,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 
-DSN = os.environ.get("PEER_DSN", "")
+PEER_DSN = os.environ.get("PEER_DSN", "")
 MAX_JOBS_AT_ONCE = int(os.environ.get("PEER_AT_ONCE", "0"))
 HOLD_JOBS = "PEER_HOLD" in os.environ
 ENQUEUE_BATCH_SIZE = 1000
