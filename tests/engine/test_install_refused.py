@@ -249,7 +249,7 @@ async def test_a_schema_of_somebody_else(stranger: Secret, empty_url: Secret, se
         role = urlsplit(stranger.reveal()).username
         await connection.execute(f"grant holdfast_worker to {role}")
         await connection.execute(
-            f"grant create on read_database_name {await read_database_name(connection)} to {role}"
+            f"grant create on database {await read_database_name(connection)} to {role}"
         )
     with pytest.raises(errors.DatabasePermissionError, match="belongs to holdfast_owner"):
         await install.migrate_database(stranger, settings)
