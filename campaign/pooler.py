@@ -32,26 +32,26 @@ default_pool_size = {size}
 @contextmanager
 def start_pooler(url: Secret, folder: Path, mode: str, size: int) -> Generator[Secret]:
     """Start PgBouncer with `size` server connections, and yield the URL of the database through it."""
-    server, port = urlsplit(url.reveal()), choose_free_port()
+    address, port = urlsplit(url.reveal()), choose_free_port()
     folder.mkdir()
     config = PGBOUNCER_CONFIG.format(
-        host=server.hostname, to=server.port, user=server.username, password=server.password or "",
+        host=address.hostname, to=address.port, user=address.username, password=address.password or "",
         port=port, folder=folder, mode=mode, size=size,
     )  # fmt: skip
     (folder / "config").write_text(config, encoding="utf-8")
     (folder / "users").touch()
     (folder / "log").touch()
-    become: dict[str, object] = {}
+    account_options: dict[str, object] = {}
     if os.geteuid() == 0:  # PgBouncer refuses to run as root
-        become = {"user": "nobody", "extra_groups": []}
+        account_options = {"user": "nobody", "extra_groups": []}
         for path in (folder, *folder.iterdir()):
             shutil.chown(path, "nobody")
     program = subprocess.run(
         [FIND_PGBOUNCER_SCRIPT], check=True, capture_output=True, text=True
     ).stdout.strip()
-    server = subprocess.Popen([program, str(folder / "config")], stderr=subprocess.DEVNULL, **become)  # type: ignore[call-overload]
+    pooler = subprocess.Popen([program, str(folder / "config")], stderr=subprocess.DEVNULL, **account_options)  # type: ignore[call-overload]
     try:
-        yield Secret(urlunsplit(server._replace(netloc=f"{server.username}:any@127.0.0.1:{port}")))
+        yield Secret(urlunsplit(address._replace(netloc=f"{address.username}:any@127.0.0.1:{port}")))
     finally:
-        server.terminate()
-        server.wait(20)
+        pooler.terminate()
+        pooler.wait(20)

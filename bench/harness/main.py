@@ -219,7 +219,7 @@ async def main() -> None:
             {benchmark_task.name: benchmark_task},
             concurrency=int(read_number_setting("WORKER_COUNT", 64)),
         )
-        worker.hurry()  # release running tasks at once when the worker is stopped
+        worker.end_grace()  # release running tasks at once when the worker is stopped
         producer = TaskProducer(client, database)
         parts = [
             asyncio.create_task(part)

@@ -166,7 +166,7 @@ def write_report_page(measurements: results.ResultsByPart) -> None:
     versions = {}
     for name in names:
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # the peer may not be installed here
-            versions[name] = PEERS[name].read_version(ENVIRONMENTS_DIR)
+            versions[name] = PEERS[name].read_package_version(ENVIRONMENTS_DIR)
     drains = {
         n: each.measurements
         for n, each in (measurements.get("turns") or measurements.get("basic", {})).items()
