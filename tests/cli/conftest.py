@@ -11,7 +11,7 @@ from holdfast import telemetry
 
 
 @pytest.fixture(autouse=True)
-def quiet_afterwards(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+def restore_logging(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     log = logging.getLogger("holdfast")
     before = (log.handlers, log.level, log.propagate)
     monkeypatch.setattr(telemetry, "_subscribers", ())

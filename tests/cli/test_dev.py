@@ -15,7 +15,7 @@ from holdfast.devtools.dev import is_local_database
 from holdfast.settings import Secret
 from holdfast.testing import wait_until
 
-APP = """
+APP_SOURCE = """
 from holdfast import task
 
 @task(queue="mine")
@@ -26,7 +26,7 @@ def greet(name: str) -> str:
 
 @pytest.fixture
 def dev(url: Secret, tmp_path: Path) -> Generator[Terminal]:
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(APP_SOURCE)
     environ = {"HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path / "home")}
     terminal = Terminal("dev", "app.py", "--port", "0", environ=environ, folder=tmp_path)
     yield terminal
@@ -80,11 +80,11 @@ async def test_development_session(dev: Terminal, url: Secret, tmp_path: Path) -
     assert list_children(dev.process.pid) & children != children
     children |= list_children(dev.process.pid)
 
-    (tmp_path / "app.py").write_text(APP + "\nthis is no python\n")
+    (tmp_path / "app.py").write_text(APP_SOURCE + "\nthis is no python\n")
     dev.wait_for_text("app.py changed: restarting the worker")
     dev.wait_for_text("the worker exited: .*SyntaxError")
     before = len(dev.text)
-    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "app.py").write_text(APP_SOURCE)
     dev.wait_for_text("app.py changed: restarting the worker", after=before)
     dev.wait_for_text("worker started: greet", after=before)
     children |= list_children(dev.process.pid)

@@ -15,12 +15,12 @@ from holdfast.settings import Secret
 Captured = pytest.CaptureFixture[str]
 
 
-async def run_on(url: Secret, *arguments: str) -> int:
+async def run_on_database(url: Secret, *arguments: str) -> int:
     return await asyncio.to_thread(run_command_line, ["--database-url", url.reveal(), *arguments])
 
 
 async def test_each_check_is_one_line_and_each_problem_has_a_fix(empty_url: Secret, capsys: Captured) -> None:
-    assert await run_on(empty_url, "doctor") == 1
+    assert await run_on_database(empty_url, "doctor") == 1
     lines = capsys.readouterr().out.splitlines()
     schema = next(number for number, line in enumerate(lines) if line.split()[1] == "schema")
     assert lines[schema].split() == ["fail", "schema", "not", "installed"]
@@ -28,7 +28,7 @@ async def test_each_check_is_one_line_and_each_problem_has_a_fix(empty_url: Secr
 
 
 async def test_json_has_one_object_per_check(url: Secret, capsys: Captured) -> None:
-    await run_on(url, "doctor", "--json")
+    await run_on_database(url, "doctor", "--json")
     findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"check", "level", "text", "fix"} == set(findings[0])
     assert {finding["level"] for finding in findings} <= {"ok", "warn", "fail"}
@@ -42,22 +42,22 @@ async def test_exit_code_depends_on_the_worst_finding(
         return [DoctorFinding("storage", level, "so it is", "do this")]
 
     monkeypatch.setattr(engine_doctor, "run_doctor_checks", findings)
-    assert await run_on(url, "doctor") == code
+    assert await run_on_database(url, "doctor") == code
 
 
 async def test_unavailable_database_is_exit_code_6(capsys: Captured) -> None:
-    assert await run_on(Secret("postgresql://127.0.0.1:1/x"), "doctor") == 6
+    assert await run_on_database(Secret("postgresql://127.0.0.1:1/x"), "doctor") == 6
     out = capsys.readouterr().out
     assert out.startswith("fail  database")
     assert "storage" in out
 
 
 async def test_successful_probe_prints_nothing(url: Secret, empty_url: Secret, capsys: Captured) -> None:
-    assert await run_on(url, "doctor", "--probe", "live") == 0
-    assert await run_on(url, "doctor", "--probe", "ready") == 0
-    assert await run_on(Secret("postgresql://127.0.0.1:1/x"), "doctor", "--probe", "live") == 0
+    assert await run_on_database(url, "doctor", "--probe", "live") == 0
+    assert await run_on_database(url, "doctor", "--probe", "ready") == 0
+    assert await run_on_database(Secret("postgresql://127.0.0.1:1/x"), "doctor", "--probe", "live") == 0
     assert capsys.readouterr() == ("", "")
-    assert await run_on(empty_url, "doctor", "--probe", "ready") == 4
+    assert await run_on_database(empty_url, "doctor", "--probe", "ready") == 4
     assert "holdfast migrate" in capsys.readouterr().err
 
 

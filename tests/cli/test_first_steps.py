@@ -180,7 +180,7 @@ def test_bench_measures_and_drops_its_database(shell: Shell) -> None:
 def test_top_prints_one_snapshot_as_text_and_json(shell: Shell) -> None:
     for _ in range(3):
         shell("submit", "[bold]t[/]", "-q", "q")
-    shell.query(lambda c: ManualWorker(c, "ann", ["q"]).take(1))
+    shell.query(lambda c: ManualWorker(c, "ann", ["q"]).claim_tasks(1))
     output = shell("top", "--once")
     assert "ready 2   running 1" in output
     assert "[bold]t[/]" in output
@@ -222,8 +222,8 @@ def test_watch_draws_bars_in_a_terminal(shell: Shell, url: Secret, tmp_path: Pat
         terminal.wait_for_text("○ queued")
 
         async def finish(connection: Any) -> None:
-            hand = ManualWorker(connection)
-            await hand.finish(await hand.one(), "succeed", {"n": 7})
+            manual_worker = ManualWorker(connection)
+            await manual_worker.finish_task(await manual_worker.claim_one_task(), "succeed", {"n": 7})
 
         shell.query(finish)
         assert terminal.wait_for_end() == 0

@@ -110,10 +110,10 @@ def test_secrets_are_masked_everywhere(shell: Shell, agent: McpClient) -> None:
     job_id = shell("submit", "t", "-q", "q", *words).strip()
 
     async def fail(connection: Connection) -> None:
-        hand = ManualWorker(connection)
+        manual_worker = ManualWorker(connection)
         trace = "call('sk-live-12345') pg://u:geheim@db/x token=abcdef123 Authorization: Bearer zzz999"
         body = {"type": "E", "message": "401 for sk-live-12345 and hunter2!", "traceback": trace}
-        await hand.finish(await hand.one(), "reject", body)
+        await manual_worker.finish_task(await manual_worker.claim_one_task(), "reject", body)
 
     shell.query(fail)
     seen = json.dumps([agent.call_tool("get_job", id=job_id), agent.call_tool("list_jobs")])
@@ -135,7 +135,7 @@ def test_error_of_a_tool_is_a_result_and_the_session_goes_on(agent: McpClient) -
     assert agent.request("ping") == {}
 
 
-VIOLATIONS = [
+PROTOCOL_VIOLATIONS = [
     (b"{", -32700),
     (b"\xff\xfe", -32700),
     (b"[" * 100_000, -32700),
@@ -159,7 +159,7 @@ VIOLATIONS = [
 
 
 def test_protocol_violation_is_a_json_rpc_error(agent: McpClient) -> None:
-    for line, code in VIOLATIONS:
+    for line, code in PROTOCOL_VIOLATIONS:
         assert agent.send_line(line)["error"]["code"] == code, line[:100]
         assert agent.request("ping") == {}
 

@@ -25,7 +25,7 @@ def bodies(shell: Shell, *words: str) -> list[Any]:
     return [m["body"] for m in shell.json("msg", "peek", "q", *words)]
 
 
-BODIES = [
+BODY_CASES = [
     (['{"a": [1, null]}'], {"a": [1, None]}),
     (['"text = text"'], "text = text"),
     (["3"], 3),
@@ -34,7 +34,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "body"), BODIES)
+@pytest.mark.parametrize(("words", "body"), BODY_CASES)
 def test_send_accepts_json_and_pairs(shell: Shell, words: list[str], body: object) -> None:
     assert shell("msg", "send", "q", *words) == "1\n"
     assert bodies(shell) == [body]

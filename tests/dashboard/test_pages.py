@@ -15,7 +15,7 @@ from holdfast.engine import jobs, scratch
 from holdfast.engine.connection import Connection
 from holdfast.server.dashboard.registry import PAGE_ROUTES
 
-PATHS = [
+PAGE_PATHS = [
     "/",
     "/?span=7d",
     "/jobs",
@@ -48,13 +48,15 @@ PATHS = [
     "/audit",
     "/settings",
 ]
-JOB_PATHS = ["", "?tab=logs", "?tab=files", "?tab=payload", "?tab=events", "?tab=tasks", "/rerun"]
+JOB_PAGE_SUFFIXES = ["", "?tab=logs", "?tab=files", "?tab=payload", "?tab=events", "?tab=tasks", "/rerun"]
 
 
 def list_paths(ids: dict[str, Any]) -> list[str]:
-    job_paths = [f"/jobs/{ids[name]}{tail}" for name in ("graph", "failed", "running") for tail in JOB_PATHS]
+    job_paths = [
+        f"/jobs/{ids[name]}{tail}" for name in ("graph", "failed", "running") for tail in JOB_PAGE_SUFFIXES
+    ]
     file_paths = [f"/files/{file}" for file in ids["files"].values()]
-    return [*PATHS, *job_paths, *file_paths, f"/bulk/{ids['bulk']}", f"/batches/{ids['batch']}"]
+    return [*PAGE_PATHS, *job_paths, *file_paths, f"/bulk/{ids['bulk']}", f"/batches/{ids['batch']}"]
 
 
 def test_every_page_responds(dashboard: DashboardServer) -> None:
@@ -78,14 +80,14 @@ def test_pages_of_a_job_with_5000_tasks_stay_small(dashboard: DashboardServer) -
         tasks = [{"name": f"part {n}", "type": "part"} for n in range(4999)]
         last = {"name": "bind", "type": "bind", "after": [task["name"] for task in tasks[:300]]}
         submitted = await jobs.submit(conn, {"type": "huge", "queue": "huge", "tasks": [*tasks, last]})
-        hand = ManualWorker(conn, "huge", ["huge"])
-        for task in await hand.take(40):
-            await hand.finish(task, "reject", {"type": "E", "message": "broken"})
+        manual_worker = ManualWorker(conn, "huge", ["huge"])
+        for task in await manual_worker.claim_tasks(40):
+            await manual_worker.finish_task(task, "reject", {"type": "E", "message": "broken"})
         return str(submitted.id)
 
     job = dashboard.run_query(create_job)
     with dashboard.sign_in("admin") as client:
-        for tail in JOB_PATHS:
+        for tail in JOB_PAGE_SUFFIXES:
             response = get_with_retries(client, f"/jobs/{job}{tail}")
             assert len(response.content) < 1_000_000, (tail, len(response.content))
         page = get_with_retries(client, f"/jobs/{job}").text
@@ -126,7 +128,7 @@ def test_expired_session(dashboard: DashboardServer) -> None:
 def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard: DashboardServer) -> None:
     async def start_task(conn: Connection) -> str:
         submitted = await jobs.submit(conn, {"type": "fatal", "queue": "fatal", "base_s": 0})
-        await ManualWorker(conn, "dying", ["fatal"]).take(1)
+        await ManualWorker(conn, "dying", ["fatal"]).claim_tasks(1)
         return str(submitted.id)
 
     job = dashboard.run_query(start_task)
@@ -136,9 +138,9 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
         assert get_worker_state(client.get("/workers").text, "dying") == "unresponsive"
         dashboard.run_query(lambda conn: scratch.advance_clock(conn, timedelta(seconds=60)))
         assert get_worker_state(client.get("/workers").text, "dying") == "lost"
-        dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).take(1))
+        dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
         dashboard.run_query(lambda conn: scratch.advance_clock(conn, timedelta(seconds=30)))
-        dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).take(1))
+        dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
         page = client.get(f"/jobs/{job}").text
         assert "WorkerLost" in page
         assert "crashed" in page

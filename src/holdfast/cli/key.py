@@ -35,7 +35,8 @@ def key_command() -> None:
     multiple=True,
     metavar="SCOPE",
     help=f"Allow the key to use this scope: {', '.join(access.SCOPE_DESCRIPTIONS)}, "
-    f"or {access.ALL_SCOPES_WILDCARD} for all. Repeat the option to allow several scopes. Default: {DEFAULT_KEY_SCOPE}.",
+    f"or {access.ALL_SCOPES_WILDCARD} for all. "
+    f"Repeat the option to allow several scopes. Default: {DEFAULT_KEY_SCOPE}.",
 )
 @click.option(
     "--expires", type=DURATION, help="Make the key expire after this duration, such as 90d. Default: never."
