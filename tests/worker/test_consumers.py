@@ -179,7 +179,10 @@ async def test_message_that_kills_workers_moves_to_dead_letters_after_max_reads(
         lambda: any(line[1:3] == ["dead", "1"] for line in workers.read_record_lines()), within=SOON
     )
     [grave] = await client.queues.peek("Poison", place="dead")
-    assert grave.headers["x-holdfast-dead"]["error"] == "read 4 times without being finished; 3 are allowed"
+    assert (
+        grave.headers["x-holdfast-dead"]["error"]
+        == "The message was read 4 times and never finished; the limit is 3."
+    )
     assert sum(line[1] == "poison" for line in workers.read_record_lines()) == 3
 
 
