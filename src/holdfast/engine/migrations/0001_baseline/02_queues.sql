@@ -125,8 +125,8 @@ create table holdfast.workers (
   lost boolean not null default false        -- it vanished instead of shutting down
 ) with (fillfactor = 50);
 
--- Wakeups: "this queue has work", written in a transaction and published when it commits (functions/leases/wakeups.sql).
--- No one reads the table: a row exists to fire its trigger and is deleted at once.
+-- Wakeups: "this queue has work", written in a transaction and published when it commits
+-- (functions/leases/wakeups.sql). No one reads the table: a row exists to fire its trigger and is deleted at once.
 create unlogged table holdfast.wakeups (
   queue text not null,
   type text not null
