@@ -41,7 +41,7 @@ class Caller:
 
     >>> from holdfast.server import Caller
     >>> caller = Caller("user", "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11")
-    >>> assert caller.owner == caller.id and not caller.service_has_scope("jobs")
+    >>> assert caller.owner == caller.id and not caller.has_scope("jobs")
     """
 
     kind: CallerKind
@@ -49,7 +49,7 @@ class Caller:
     scopes: frozenset[str] = frozenset()
     claims: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
-    def service_has_scope(self, scope: str) -> bool:
+    def has_scope(self, scope: str) -> bool:
         """Return whether the caller is a service whose key has the scope."""
         return self.kind == "service" and (ALL_SCOPES_WILDCARD in self.scopes or scope in self.scopes)
 
@@ -167,7 +167,7 @@ async def require_service(request: HTTPConnection, scope: str) -> Caller:
     ...     return json_response({"purged": 0})
     """
     caller = await require_user(request)
-    if not caller.service_has_scope(scope):
+    if not caller.has_scope(scope):
         raise HTTPException(403, f"This endpoint needs a service key with the scope {scope}")
     return caller
 

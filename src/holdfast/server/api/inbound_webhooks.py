@@ -106,7 +106,7 @@ async def receive_webhook(request: Request) -> Response:
         message_id = None
         if webhook is not None:
             message_id = webhooks.verify_webhook(webhook.secret, request.headers, text)
-        if caller.service_has_scope("hooks"):
+        if caller.has_scope("hooks"):
             message_id = message_id or request.headers.get("idempotency-key")
         elif message_id is None:
             # The response for an unknown name is the same, so that nobody can guess names.

@@ -51,7 +51,7 @@ async def create_service_key(request: Request) -> Response:
     access.check_scopes(body.scopes)
     caller = await identify_caller(request)
     for scope in body.scopes:
-        if not caller.service_has_scope(scope):
+        if not caller.has_scope(scope):
             raise RefusedError(
                 f'Your key does not have the scope "{scope}", so it cannot create a key with it.',
                 field="scopes",

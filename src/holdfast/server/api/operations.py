@@ -107,7 +107,7 @@ async def admit_caller(request: Request, access: AccessLevel = "user", scope: st
         get_services(request).rate_limiter.count_request(caller.name)
     if access == "service" and caller.kind != "service":
         raise HTTPException(403, "Only services may call this endpoint")
-    if scope is not None and caller.kind == "service" and not caller.service_has_scope(scope):
+    if scope is not None and caller.kind == "service" and not caller.has_scope(scope):
         raise HTTPException(403, f"This endpoint needs a service key with the scope {scope}")
     return caller
 
