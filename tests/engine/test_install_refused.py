@@ -248,9 +248,7 @@ async def test_a_schema_of_somebody_else(stranger: Secret, empty_url: Secret, se
     async with open_connection(empty_url, settings) as connection:
         role = urlsplit(stranger.reveal()).username
         await connection.execute(f"grant holdfast_worker to {role}")
-        await connection.execute(
-            f"grant create on database {await read_database_name(connection)} to {role}"
-        )
+        await connection.execute(f"grant create on database {await read_database_name(connection)} to {role}")
     with pytest.raises(errors.DatabasePermissionError, match="belongs to holdfast_owner"):
         await install.migrate_database(stranger, settings)
     async with open_connection(stranger, settings) as connection:

@@ -137,10 +137,8 @@ def list_orphan_processes(tag: str, uid: int) -> list[int]:
 
 
 def end_orphan_processes(tag: str, uid: int) -> int:
-    """Wait for the child processes of a killed postmaster to exit, then end the rest. Return their number.
-
-    No data is lost, because the next start replays the write-ahead log. Returns how many there were.
-    """
+    """Wait for the child processes of a killed postmaster to exit, then end the rest. Return their number."""
+    # No data is lost: the next start replays the write-ahead log.
     count = len(list_orphan_processes(tag, uid))
     for seconds, number in ORPHAN_SHUTDOWN_STEPS:
         deadline = time.monotonic() + seconds
@@ -169,10 +167,8 @@ def count_clients(port: int) -> int:
 
 
 def build_parent_death_hook(number: int) -> Callable[[], None] | None:
-    """Return a function that makes a child receive signal `number` when this process dies, or None.
-
-    It must run after the change of user, which clears the setting; subprocess runs it there.
-    """
+    """Return a function that makes a child receive signal `number` when this process dies, or None."""
+    # It must run after the change of user, which clears the setting; subprocess runs it there.
     if sys.platform != "linux":
         return None
     import ctypes  # noqa: PLC0415  (uses memory in a long-lived process, and only Linux needs it)
