@@ -14,12 +14,13 @@ from worker_processes import WorkerProcesses
 
 from holdfast import Client
 from holdfast.settings import Secret
-from holdfast.testing import Clock, wait_until
+from holdfast.testing import wait_until
 
 EXPORT_STAGES = ("fetched", "rendered", "printed", "stored", "history")
 WAIT_TIMEOUT = timedelta(seconds=90)
 COUNT_VISIBLE_FILES_QUERY = "select count(*) from holdfast.artifacts where status = 'visible'"
-COUNT_CRASHED_ATTEMPTS_QUERY = "select count(*) from holdfast.attempts where outcome = 'crashed'"
+COUNT_RUNNING_TASKS_QUERY = "select count(*) from holdfast.tasks where status = 'running'"
+COUNT_LOST_ATTEMPTS_QUERY = "select count(*) from holdfast.attempts where outcome = 'lost'"
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ async def kill_worker_at(workers: WorkerProcesses, *stages: str) -> None:
 
 @pytest.mark.timeout(300)
 async def test_exports_survive_a_killed_worker_at_every_stage(
-    exports_system: SystemHarness, workers: WorkerProcesses, clock: Clock
+    exports_system: SystemHarness, workers: WorkerProcesses
 ) -> None:
     users = [exports_system.create_user() for _ in EXPORT_STAGES]
     jobs = [
@@ -68,7 +69,7 @@ async def test_exports_survive_a_killed_worker_at_every_stage(
     await kill_worker_at(workers, *EXPORT_STAGES)
     async with exports_system.db.connection() as connection:
         assert await connection.fetchval("select count(*) from export_history") == 0
-    await expire_leases(exports_system, clock)
+    await wait_until_returned(exports_system)
     await workers.start()
     ended = await _wait_for_jobs(exports_system, jobs)
     assert {job["tasks"][0]["attempt"] for job in ended} == {2}
@@ -81,19 +82,14 @@ async def test_exports_survive_a_killed_worker_at_every_stage(
         assert (await exports_system.http.get(link.headers["location"])).content.startswith(b"%PDF")
 
 
-async def expire_leases(exports_system: SystemHarness, clock: Clock) -> None:
-    """Advance the clock until the leases of the killed worker have expired and the retries are due.
+async def wait_until_returned(system: SystemHarness) -> None:
+    """Wait until the heartbeat process of the killed worker has returned its tasks."""
 
-    The process that renews the leases of a worker may run a moment longer and renew them once more.
-    """
+    async def has_no_running_task() -> bool:
+        async with system.db.connection() as connection:
+            return bool(await connection.fetchval(COUNT_RUNNING_TASKS_QUERY) == 0)
 
-    async def reclaim_tasks() -> Any:
-        await clock.advance(timedelta(seconds=90))
-        async with exports_system.db.connection() as connection:
-            return await connection.fetchval("select holdfast.reclaim_stale_tasks()")
-
-    await wait_until(reclaim_tasks, within=WAIT_TIMEOUT, what="the leases expire")
-    await clock.advance(timedelta(seconds=90))
+    await wait_until(has_no_running_task, within=WAIT_TIMEOUT, what="the tasks are returned")
 
 
 async def _wait_for_jobs(exports_system: SystemHarness, jobs: list[str]) -> list[dict[str, Any]]:
@@ -130,24 +126,21 @@ async def _sweep_and_count_files(exports_system: SystemHarness) -> int:
 
 @pytest.mark.timeout(300)
 async def test_a_report_survives_killed_workers_at_every_stage(
-    reports_system: SystemHarness, workers: WorkerProcesses, clock: Clock
+    reports_system: SystemHarness, workers: WorkerProcesses
 ) -> None:
     ann = reports_system.create_user()
     params = {"person1": {"name": "Ana"}, "person2": {"name": "Bo"}, "systems": ["western"]}
     response = await ann.post("/api/jobs/start", {"type": "nuclear_v2", "params": params})
     job = response.json()["id"]
     await kill_worker_at(workers, "text hunger", "pdf shelter", "audio speech")
-    await expire_leases(reports_system, clock)
+    await wait_until_returned(reports_system)
     await kill_worker_at(workers, "finalizing")
-    await expire_leases(reports_system, clock)
+    await wait_until_returned(reports_system)
     await workers.start()
     await _wait_for_jobs(reports_system, [job])
     report = (await ann.get(f"/api/jobs/{job}")).json()
     names = [file["name"] for file in report["artifacts"]]
     assert len(names) == len(set(names)) == 16 + 17 + 17
     async with reports_system.db.connection() as connection:
-        crashed = await connection.fetchval(
-            "select count(*) from holdfast.attempts where outcome = 'crashed'"
-        )
-    assert crashed >= 4
+        assert await connection.fetchval(COUNT_LOST_ATTEMPTS_QUERY) >= 4
     assert await _sweep_and_count_files(reports_system) == len(names)

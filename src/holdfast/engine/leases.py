@@ -7,8 +7,8 @@ in `functions/leases/leases.sql`.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, Required, TypedDict, Unpack, cast
 from uuid import UUID
 
@@ -17,22 +17,23 @@ import msgspec
 from holdfast.engine.connection import Connection, Record
 from holdfast.model import Json, Progress
 
-OutcomeKind = Literal["succeed", "fail", "reject", "crash", "snooze", "limited", "cancel", "release"]
+OutcomeKind = Literal["succeed", "fail", "reject", "crash", "lost", "snooze", "limited", "cancel", "release"]
 OutcomeAnswer = Literal["ok", "stale"]
 WorkerCommand = Literal["drain", "stop"]
 
 _FINISH_AND_CLAIM = """
-select id, job_id, lane_id, name, attempt, crashes, args, parents, header
-from holdfast.finish_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+select id, job_id, lane_id, name, attempt, suspect, args, parents, header
+from holdfast.finish_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
 # For tasks of one claim that all succeeded without output. The outputs are left out and so are null.
 _FINISH_UNIFORM_AND_CLAIM = """
-select id, job_id, lane_id, name, attempt, crashes, args, parents, header
+select id, job_id, lane_id, name, attempt, suspect, args, parents, header
 from (select $2::text::uuid[] as ids) as input, lateral holdfast.finish_and_claim($1, ids,
   array_fill($3::integer, array[cardinality(ids)]), array_fill($4::bigint, array[cardinality(ids)]),
-  array_fill('succeed'::text, array[cardinality(ids)]), '{}', $5, $6, $7, $8)
+  array_fill('succeed'::text, array[cardinality(ids)]), '{}', $5, $6, $7, $8, $9)
 """
 _EMPTY_OUTPUTS = (None, b"null")
+NONCE_BITS = 63
 _HEARTBEAT_TASKS = "select holdfast.heartbeat_tasks($1, $2, $3, $4, $5)"
 
 
@@ -42,6 +43,11 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     attempt: int
     nonce: int
+
+    @property
+    def lease(self) -> Lease:
+        """The lease without the other fields of a subclass. Leases are equal if their fields are."""
+        return Lease(id=self.id, attempt=self.attempt, nonce=self.nonce)
 
 
 class LeasedTask(Lease, frozen=True, kw_only=True):
@@ -53,7 +59,7 @@ class LeasedTask(Lease, frozen=True, kw_only=True):
     queue: str
     args: dict[str, Json]
     parents: dict[str, Json]
-    crashes: int
+    suspect: bool  # its process died before: run it alone in a child process
     lease_s: float
     timeout_s: float
     max_attempts: int
@@ -61,12 +67,9 @@ class LeasedTask(Lease, frozen=True, kw_only=True):
     trace: str | None = None  # the W3C traceparent of the submitter
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(Lease, frozen=True, kw_only=True):
     """How an attempt ended. `body` is JSON text: the output, or the fields of the outcome (finish.sql)."""
 
-    id: UUID
-    attempt: int
-    nonce: int
     kind: OutcomeKind
     body: bytes | None = None
 
@@ -85,10 +88,10 @@ class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Ids of the tasks whose lease the worker lost. `cancelled` are the lost tasks that were cancelled."""
+    """The leases that the worker lost. `cancelled` are those of them whose tasks were cancelled."""
 
-    lost: frozenset[UUID] = frozenset()
-    cancelled: frozenset[UUID] = frozenset()
+    lost: frozenset[Lease] = frozenset()
+    cancelled: frozenset[Lease] = frozenset()
 
 
 class _ClaimHeader(msgspec.Struct):
@@ -107,7 +110,11 @@ _json_decoder = msgspec.json.Decoder()
 
 
 class ClaimRequest(TypedDict, total=False):
-    """Arguments of `finish_and_claim`. `cursors` is the value of `cursors` in the last response."""
+    """Arguments of `finish_and_claim`. `cursors` is the value of `cursors` in the last response.
+
+    `nonce` is the nonce of all leases of this claim, from `create_nonce`. A worker keeps it until the response
+    arrives, to release the tasks of a response that was lost. Without it, the database chooses a nonce.
+    """
 
     worker: Required[str]
     outcomes: Sequence[Outcome]
@@ -115,6 +122,12 @@ class ClaimRequest(TypedDict, total=False):
     queues: Required[Sequence[str]]
     types: Sequence[str] | None
     cursors: str | None
+    nonce: int | None
+
+
+def create_nonce() -> int:
+    """Return a random nonce for the leases of one claim."""
+    return secrets.randbits(NONCE_BITS)
 
 
 async def finish_and_claim(connection: Connection, **request: Unpack[ClaimRequest]) -> ClaimResponse:
@@ -139,6 +152,11 @@ class UndecodedClaimResponse:
     @property
     def cursors(self) -> str:
         return bytes(self._header.cursors).decode()
+
+    @property
+    def longest_lease_s(self) -> float:
+        """The length of the longest lease in this response, 0 without tasks."""
+        return max((lane[2] for lane in self._header.lanes.values()), default=0.0)
 
     def read(self) -> ClaimResponse:
         header = self._header
@@ -165,6 +183,7 @@ async def finish_and_claim_undecoded(
         list(request["queues"]),
         None if types is None else list(types),
         request.get("cursors") or "{}",
+        request.get("nonce"),
     )
     return UndecodedClaimResponse(rows, len(outcomes))
 
@@ -201,7 +220,7 @@ def _decode_tasks(rows: Sequence[Record], header: _ClaimHeader) -> list[LeasedTa
     decode, lanes, nonce = _json_decoder.decode, header.lanes, header.nonce
     tasks: list[LeasedTask] = []
     for row in rows:
-        task_id, job_id, lane_id, name, attempt, crashes, args, parents, task_header = row
+        task_id, job_id, lane_id, name, attempt, suspect, args, parents, task_header = row
         queue, task_type, lease_s, timeout_s, attempts = lanes[lane_id]
         details: dict[str, str] | None = decode(task_header) if task_header else None
         tasks.append(
@@ -215,7 +234,7 @@ def _decode_tasks(rows: Sequence[Record], header: _ClaimHeader) -> list[LeasedTa
                 queue=queue,
                 args=decode(args) if args else {},
                 parents=decode(parents) if parents else {},
-                crashes=crashes,
+                suspect=suspect,
                 lease_s=lease_s,
                 timeout_s=timeout_s,
                 max_attempts=attempts,
@@ -234,7 +253,7 @@ async def heartbeat_tasks(
     progress: Mapping[UUID, Progress] | None = None,
 ) -> HeartbeatResponse:
     """Renew the leases of running tasks, report their progress, and return the lost leases."""
-    ordered = sorted(held, key=lambda lease: lease.id)
+    ordered = sorted(held, key=lambda lease: lease.id)  # the lock order
     reports = {str(i): msgspec.structs.asdict(p) for i, p in (progress or {}).items()}
     response = await connection.fetchval(
         _HEARTBEAT_TASKS,
@@ -247,15 +266,13 @@ async def heartbeat_tasks(
     return _heartbeat_decoder.decode(response)
 
 
-async def release_unreceived_tasks(
-    connection: Connection, worker: str, held: Collection[UUID], within: timedelta
-) -> int:
-    """Release tasks that were leased to the worker `within` this time and are not among `held`.
+async def release_unreceived_tasks(connection: Connection, worker: str, nonces: Collection[int]) -> set[int]:
+    """Release the tasks of claims whose responses never reached the worker.
 
-    They were in a response that never reached the worker. Return the number of tasks.
+    Return the nonces of claims that held tasks. The statement of another claim may still be running.
     """
-    call = "select holdfast.release_unreceived_tasks($1, $2, $3)"
-    return int(await connection.fetchval(call, worker, list(held), within.total_seconds()))
+    call = "select holdfast.release_unreceived_tasks($1, $2)"
+    return set(await connection.fetchval(call, worker, list(nonces)))
 
 
 async def heartbeat_worker(

@@ -4,14 +4,16 @@
 create or replace view holdfast.all_tasks as
   select t.id, coalesce(t.job_id, t.id) as job_id, t.job_id is null as single, coalesce(t.name, l.type) as name,
     l.queue, l.type,
-    l.priority, l.limit_key, t.status, t.attempt, t.failures, t.crashes, t.owner, t.worker_id, t.due_at, t.started_at,
+    l.priority, l.limit_key, t.status, t.attempt, t.failures, t.crashes, t.losses, t.suspect, t.owner,
+    t.worker_id, t.due_at, t.started_at,
     t.finished_at, t.lease_until, t.start_before, t.percent, t.phase, t.message, t.weight, t.args, t.output, t.error,
       t.labels,
     t.event_seq, t.batch_id
   from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id
   union all
   select h.id, coalesce(h.job_id, h.id), h.job_id is null, coalesce(h.name, k.type), k.queue, k.type,
-    h.priority, h.limit_key, h.status, h.attempt, h.failures, h.crashes, h.owner, h.worker_id, h.due_at, h.started_at,
+    h.priority, h.limit_key, h.status, h.attempt, h.failures, h.crashes, null::smallint, null::boolean,
+    h.owner, h.worker_id, h.due_at, h.started_at,
     h.finished_at, null, null, h.percent, h.phase, h.message, h.weight, h.args, h.output, h.error, h.labels,
     h.event_seq, h.batch_id
   from holdfast.history h join holdfast.task_policies k on k.id = h.policy_id;

@@ -78,7 +78,8 @@ begin
     status = case when p_pending_parents > 0 then 'waiting' when p_due_at > p_now then 'scheduled' else 'ready' end,
     pos = case when coalesce(p_pending_parents, 0) = 0 and p_due_at <= p_now
       then nextval('holdfast.task_positions') end,
-    due_at = greatest(p_due_at, p_now), pending_parents = p_pending_parents, failures = 0, crashes = 0, snoozes = null,
+    due_at = greatest(p_due_at, p_now), pending_parents = p_pending_parents, failures = 0, crashes = 0, losses = null,
+      suspect = null, snoozes = null,
       nonce = null,
       lease_until = null,
     finished_at = null, output = null, error = null, percent = null, phase = null, message = null,
@@ -135,7 +136,8 @@ declare
 begin
   update holdfast.jobs j set
     total = c.total, succeeded = c.succeeded, failed = c.failed, cancelled = c.cancelled, skipped = c.skipped,
-    weight = c.weight, weight_done = c.weight_done, percent = holdfast.compute_percent(c.weight_done, c.weight),
+    progress_weight = c.weight, progress_weight_done = c.weight_done,
+    percent = holdfast.compute_percent(c.weight_done, c.weight),
     status = case when c.succeeded + c.failed + c.cancelled + c.skipped = c.total then j.status
       when c.succeeded > 0 then 'running' else 'queued' end,
     finished_at = case when c.succeeded + c.failed + c.cancelled + c.skipped = c.total then j.finished_at end,

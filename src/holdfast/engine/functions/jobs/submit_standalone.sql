@@ -37,7 +37,7 @@ begin
     from (
       select l.id, holdfast.now() as now from holdfast.task_policies k
       join holdfast.lanes l on l.policy_id = k.id and l.priority = coalesce(p_job ->> 'priority', '0')::smallint
-        and l.closed_at is null
+        and l.closed_at is null and not l.returned
         and coalesce(l.limit_key, '') = coalesce(p_job ->> 'limit_key', '')
           and l.limit_key is not distinct from p_job ->> 'limit_key'
         and coalesce(l.fair_owner, '') = '' and l.fair_owner is null

@@ -24,8 +24,9 @@
 -- each gives a part of the slots, the next lane of its rotation first, and slots that are left go to lanes that have
 -- more. Without rotations each lane gives all it has, the lane with the oldest task first.
 create or replace function holdfast.claim_ready_tasks(
-  p_worker_id bigint, p_slots integer, p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz)
-returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
+  p_worker_id bigint, p_slots integer, p_queues text[], p_types text[], p_cursors jsonb, p_now timestamptz,
+  p_nonce bigint default null)
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, suspect boolean, args jsonb,
   parents jsonb, header jsonb)
 language plpgsql set search_path = '' as $$
 declare
@@ -41,7 +42,7 @@ declare
   -- How often one claim continues with the next lanes of its rotations.
   v_max_rounds constant integer := 10;
   v_ask_again_at_once_s constant numeric := 0.001;
-  v_nonce bigint := holdfast.new_nonce();
+  v_nonce bigint := coalesce(p_nonce, holdfast.new_nonce());
   v_left integer := p_slots;
   v_leased integer;
   v_lane holdfast.claim_lane;
@@ -121,7 +122,7 @@ begin
     exit when v_left = 0 or not v_has_turns or exists (select from unnest(v_scanned) as u where u.id is null);
     v_lanes := '{}';
   end loop;
-  id := null; job_id := null; lane_id := null; name := null; attempt := null; crashes := null; args := null;
+  id := null; job_id := null; lane_id := null; name := null; attempt := null; suspect := null; args := null;
   parents := null;
   header := jsonb_build_object('nonce', v_nonce, 'got', p_slots - v_left,
     'lanes', case when v_left = p_slots then '{}' else holdfast.record_served_lanes(v_served, p_now) end,

@@ -28,7 +28,7 @@ begin
       extract(epoch from p_now)::double precision as at, (select last_value from holdfast.task_positions) as top
     from pg_current_snapshot() as s
   ), candidates as materialized (
-    select l.id, l.queue, l.type, l.limit_ids, l.limits_assigned, l.priority, l.cursor, l.served_at,
+    select l.id, l.queue, l.type, l.limit_ids, l.limits_assigned, l.claim_priority, l.cursor, l.served_at,
       least(k.lease_s, k.timeout_s + holdfast.get_lease_grace_s()) as lease_s,
       k.timeout_s, k.max_attempts, coalesce(q.ageing_s, v_default_ageing_s) as ageing_s, h.scan_start, h.seen_pos,
         h.xid, h.at,
@@ -64,7 +64,7 @@ begin
     ) as t on true
   )
   select f.id, f.queue, f.type, false, f.limit_ids, f.limits_assigned, f.lease_s, f.timeout_s, f.max_attempts,
-    f.priority + coalesce(floor(extract(epoch from p_now - f.due_at)::double precision / f.ageing_s), 0) as rank,
+    f.claim_priority + coalesce(floor(extract(epoch from p_now - f.due_at)::double precision / f.ageing_s), 0) as rank,
     f.served_at, f.cursor, f.first_ready_pos, f.moved, f.exact_cursor, f.renew_seen_pos, f.rescan, n.next,
     jsonb_build_array(f.moved,
       case when f.renew_seen_pos then coalesce(f.first_ready_pos, n.top) else f.seen_pos end,

@@ -12,16 +12,16 @@ begin
   with recursive steps as (
     select f.* from (select distinct n from unnest(p_queues) as n) as q
     cross join lateral (
-      select l.queue, l.type, l.priority from holdfast.lanes l
-      where l.queue = q.n and (l.limit_key is not null or l.fair_owner is not null) order by l.type, l.priority
+      select l.queue, l.type, l.claim_priority as priority from holdfast.lanes l
+      where l.queue = q.n and (l.limit_key is not null or l.fair_owner is not null) order by l.type, l.claim_priority
         limit 1) as f
     union all
     select n.* from steps s
     cross join lateral (
-      select l.queue, l.type, l.priority from holdfast.lanes l
-      where l.queue = s.queue and (l.type, l.priority) > (s.type, s.priority)
+      select l.queue, l.type, l.claim_priority as priority from holdfast.lanes l
+      where l.queue = s.queue and (l.type, l.claim_priority) > (s.type, s.priority)
         and (l.limit_key is not null or l.fair_owner is not null)
-      order by l.type, l.priority limit 1) as n
+      order by l.type, l.claim_priority limit 1) as n
   )
   select s.queue, s.type, s.priority from steps s
   where (p_types is null or s.type = any (p_types))
@@ -47,7 +47,7 @@ begin
     v_name := jsonb_build_array(v_rotation.queue, v_rotation.type, v_rotation.priority)::text;
     v_from := coalesce((p_rotations ->> v_name)::bigint, floor(random() * (
       select l.id from holdfast.lanes l where l.queue = v_rotation.queue and l.type = v_rotation.type
-        and l.priority = v_rotation.priority
+        and l.claim_priority = v_rotation.priority
         and (l.limit_key is not null or l.fair_owner is not null) order by l.id desc limit 1))::bigint);
     return query select * from holdfast.rank_lanes_of_one_rotation(v_rotation.queue, v_rotation.type,
       v_rotation.priority,
@@ -78,11 +78,11 @@ set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
   return query
   select r.id, row_number() over () from (
-    (select l.id from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.priority = p_priority
+    (select l.id from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.claim_priority = p_priority
       and l.id > p_from
       and (l.limit_key is not null or l.fair_owner is not null) order by l.id limit p_max_visits)
     union all
-    (select l.id from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.priority = p_priority
+    (select l.id from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.claim_priority = p_priority
       and l.id <= p_from
       and (l.limit_key is not null or l.fair_owner is not null) order by l.id limit p_max_visits)
   ) as r limit p_max_visits;
@@ -116,14 +116,14 @@ declare
 begin
   return query
   with candidates as materialized (
-    select l.id, l.policy_id, l.queue, l.type, l.priority, l.limit_ids, l.limits_assigned, l.turn, t.*
+    select l.id, l.policy_id, l.queue, l.type, l.claim_priority, l.limit_ids, l.limits_assigned, l.turn, t.*
     from (
       select r.*, row_number() over () as turn from (
-        (select l.* from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.priority = p_priority
+        (select l.* from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.claim_priority = p_priority
           and l.id > p_from
           and (l.limit_key is not null or l.fair_owner is not null) order by l.id limit p_max_visits)
         union all
-        (select l.* from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.priority = p_priority
+        (select l.* from holdfast.lanes l where l.queue = p_queue and l.type = p_type and l.claim_priority = p_priority
           and l.id <= p_from
           and (l.limit_key is not null or l.fair_owner is not null) order by l.id limit p_max_visits)
       ) as r limit p_max_visits
@@ -162,7 +162,7 @@ begin
   )
   select f.id, f.queue, f.type, true, f.limit_ids, f.limits_assigned,
     least(k.lease_s, k.timeout_s + holdfast.get_lease_grace_s()), k.timeout_s, k.max_attempts,
-    f.priority + floor(extract(epoch from p_now - greatest(f.due_at,
+    f.claim_priority + floor(extract(epoch from p_now - greatest(f.due_at,
       f.served_at))::double precision / v_ageing_s) as rank,
     f.served_at, f.cursor, f.first_ready_pos,
     greatest(least(case when f.rescan then f.cursor else f.scan_start end, f.first_ready_pos), case when f.fresh

@@ -1,9 +1,9 @@
 -- Finish: record the outcomes of attempts.
 --
 -- The outcomes are succeed (body: the output), fail, reject and crash (body: {type, message, traceback,
--- retry_after_s, fingerprint}), snooze ({delay_s}), limited ({retry_after_s}), cancel ({reason}) and release (no
--- body). Each is accepted once, from the holder of the lease. If the same holder sends it again, it gets the same
--- response.
+-- retry_after_s, fingerprint}), lost ({message, suspect}), snooze ({delay_s}), limited ({retry_after_s}), cancel
+-- ({reason}) and release (no body). Each is accepted once, from the holder of the lease. If the same holder sends it
+-- again, it gets the same response.
 --
 -- Rows are found by primary key only. The condition on the status is written so that it matches no partial index: the
 -- planner would read that index and the dead entries that an old snapshot keeps in it.
@@ -151,7 +151,7 @@ create or replace function holdfast.is_repeated_outcome(p_outcome text, p_status
 language plpgsql immutable set search_path = '' as $$
 begin
   return case p_status when 'succeeded' then p_outcome = 'succeed' when 'cancelled' then p_outcome = 'cancel'
-    when 'failed' then p_outcome in ('fail', 'reject', 'crash')
+    when 'failed' then p_outcome in ('fail', 'reject', 'crash', 'lost')
       else p_outcome is not distinct from p_stored_outcome end;
 end $$;
 

@@ -4,7 +4,7 @@
 create or replace function holdfast.lease_from_lanes(
   p_lanes holdfast.claim_lane[], p_max_per_lane integer, p_max_tasks integer, p_nonce bigint, p_worker_id bigint,
     p_now timestamptz)
-returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, suspect boolean, args jsonb,
   parents jsonb, header jsonb)
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
@@ -47,7 +47,7 @@ create or replace function holdfast.lease_ready_tasks(
   p_lanes bigint[], p_scan_starts bigint[], p_lane_max_tasks integer[], p_lease_seconds double precision[],
     p_max_tasks integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
-returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, suspect boolean, args jsonb,
   parents jsonb, header jsonb)
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -71,7 +71,8 @@ begin
       lease_until = p_now + p.lease * interval '1 second'
     from picked p
     where t.ctid = p.place
-    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.args, t.pending_parents, t.pos, t.owner,
+    returning t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes, t.suspect, t.args, t.pending_parents, t.pos,
+      t.owner,
       t.labels
   ), first_starts as (
     select j.id from holdfast.jobs j
@@ -86,7 +87,7 @@ begin
     select o.id, o.event_seq, p_now, p_now + interval '7 days', o.owner, 'job', '{"status": "running"}'
       from started_jobs o
   )
-  select t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes::int, t.args,
+  select t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes > 0 or t.suspect is true, t.args,
     case when t.pending_parents is not null then holdfast.read_parent_outputs(t.id) end,
     case when t.owner is not null or t.labels is not null or t.job_id is not null
       then holdfast.build_task_header(t.job_id, t.owner, t.labels) end
@@ -99,7 +100,7 @@ create or replace function holdfast.lease_limited_tasks(
   p_lanes bigint[], p_scan_starts bigint[], p_lane_max_tasks integer[], p_lease_seconds double precision[],
     p_max_tasks integer,
   p_nonce bigint, p_worker_id bigint, p_now timestamptz)
-returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, suspect boolean, args jsonb,
   parents jsonb, header jsonb)
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -10,13 +10,16 @@
 -- One round trip of a worker: record the outcomes of finished tasks and claim tasks for its free slots. The header of
 -- a task is {owner, trace} or null. The last row has only a header: nonce, lanes {id: [queue, type, lease_s,
 -- timeout_s, attempts]}, cursors (opaque: send them with the next call), answers (ok or stale, in the order of the
--- outcomes; null when all are ok), next_s and command.
+-- outcomes; null when all are ok), next_s and command. The leases of this claim get the nonce p_nonce, a random number
+-- that the worker uses once, or a random nonce if it is null. A worker that chooses the nonce can release the tasks of
+-- a response that it never received.
 create or replace function holdfast.finish_and_claim(
   p_worker text,
   p_ids uuid[] default '{}', p_attempts integer[] default '{}', p_nonces bigint[] default '{}',
   p_outcomes text[] default '{}', p_bodies jsonb[] default '{}',
-  p_slots integer default 0, p_queues text[] default '{}', p_types text[] default null, p_cursors jsonb default '{}')
-returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, crashes integer, args jsonb,
+  p_slots integer default 0, p_queues text[] default '{}', p_types text[] default null, p_cursors jsonb default '{}',
+  p_nonce bigint default null)
+returns table (id uuid, job_id uuid, lane_id bigint, name text, attempt integer, suspect boolean, args jsonb,
   parents jsonb, header jsonb)
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -33,8 +36,9 @@ begin
   if p_slots > 0 then
     perform holdfast.sweep_due_tasks(v_now);
   end if;
-  for id, job_id, lane_id, name, attempt, crashes, args, parents, header in
-    select * from holdfast.claim_ready_tasks(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now)
+  for id, job_id, lane_id, name, attempt, suspect, args, parents, header in
+    select * from holdfast.claim_ready_tasks(v_worker, p_slots, p_queues, p_types, coalesce(p_cursors, '{}'), v_now,
+      p_nonce)
   loop
     if id is null then
       select w.command, w.sleeping into v_command, v_sleeping from holdfast.workers w where w.id = v_worker;
@@ -50,11 +54,11 @@ begin
   end loop;
 end $$;
 
--- Release the tasks of a claim whose response never reached the worker: leases in its name, granted within
--- p_within_s, that it does not hold. No attempt is charged, because nothing was started. The worker calls this before
--- its next claim after a response was lost. Older leases stay: a thread that cannot be stopped may still run.
-create or replace function holdfast.release_unreceived_tasks(p_worker text, p_held uuid[], p_within_s double precision)
-  returns integer
+-- Release the tasks of claims whose responses never reached the worker, found by the nonces that the worker chose for
+-- the claims. Nothing is charged, because no task was started. Returns the nonces of the claims that held tasks. A
+-- claim whose nonce is missing in the result held nothing, or its statement is still running: the worker calls this
+-- function again later.
+create or replace function holdfast.release_unreceived_tasks(p_worker text, p_claim_nonces bigint[]) returns bigint[]
 language plpgsql security definer set search_path = '' as $$
 declare
   v_ids uuid[];
@@ -64,18 +68,18 @@ begin
   select array_agg(t.id order by t.id), array_agg(t.attempt order by t.id), array_agg(t.nonce order by t.id)
     into v_ids, v_attempts, v_nonces
   from holdfast.workers w join holdfast.tasks t on t.worker_id = w.id
-  where w.name = p_worker and t.status = 'running' and t.id <> all (p_held)
-    and t.started_at > holdfast.now() - p_within_s * interval '1 second';
+  where w.name = p_worker and t.status = 'running' and t.nonce = any (p_claim_nonces);
   if v_ids is null then
-    return 0;
+    return '{}';
   end if;
   perform holdfast.finish_tasks(v_ids, v_attempts, v_nonces, array_fill('release'::text, array[cardinality(v_ids)]),
     array_fill(null::jsonb, array[cardinality(v_ids)]), holdfast.now());
-  return cardinality(v_ids);
+  return array(select distinct n from unnest(v_nonces) as n);
 end $$;
 
 -- Extend every lease of a worker in one statement and save its progress. The response names only problems: {lost:
--- [ids], cancelled: [ids]}. A lease never outlives the time limit of the attempt.
+-- [leases], cancelled: [leases]}, where a lease is {id, attempt, nonce}. The request may contain several leases of one
+-- task, because the worker may still hold an old one. A lease never outlives the time limit of the attempt.
 create or replace function holdfast.heartbeat_tasks(
   p_worker text, p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_progress jsonb default null)
 returns jsonb
@@ -85,6 +89,7 @@ set enable_mergejoin = off as $$
 declare
   v_now timestamptz := holdfast.now();
   v_held uuid[];
+  v_lost jsonb;
 begin
   perform holdfast.find_or_create_worker(p_worker, null, null, null, v_now);
   -- A locked row is being finished, reclaimed, or locked by a transaction of its own worker. It is not lost yet, and
@@ -100,16 +105,22 @@ begin
     for no key update of t skip locked
   )
   update holdfast.tasks t set lease_until = m.lease_until from locked m where t.id = m.id;
-  select coalesce(array_agg(t.id), '{}') into v_held
+  select coalesce(array_agg(g.id) filter (where t.id is not null), '{}'),
+    jsonb_agg(jsonb_build_object('id', g.id, 'attempt', g.attempt, 'nonce', g.nonce)) filter (where t.id is null)
+    into v_held, v_lost
   from unnest(p_ids, p_attempts, p_nonces) as g (id, attempt, nonce)
-  join holdfast.tasks t on t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running';
+  left join holdfast.tasks t on t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce
+    and t.status || '' = 'running';
   if p_progress is not null and p_progress <> '{}' then
     perform holdfast.save_progress_of_tasks(p_progress, v_held, v_now);
   end if;
-  return jsonb_build_object(
-    'lost', coalesce((select jsonb_agg(i) from unnest(p_ids) as i where i <> all (v_held)), '[]'),
-    'cancelled', coalesce((select jsonb_agg(i) from unnest(p_ids) as i
-      where i <> all (v_held) and holdfast.get_task_status(i) = 'cancelled'), '[]'));
+  if v_lost is null then
+    return '{}';
+  end if;
+  return jsonb_build_object('lost', v_lost, 'cancelled', (
+    select coalesce(jsonb_agg(g.lease), '[]') from jsonb_array_elements(v_lost) as g (lease)
+    where exists (select from holdfast.all_tasks t where t.id = (g.lease ->> 'id')::uuid
+      and t.attempt = (g.lease ->> 'attempt')::integer and t.status = 'cancelled')));
 end $$;
 
 -- Lock a lease until the commit of the caller's transaction, or raise HF001 if the lease is stale.

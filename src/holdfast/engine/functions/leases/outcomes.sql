@@ -1,4 +1,10 @@
 -- Outcomes: what the outcome of an attempt means to its task.
+--
+-- Who is charged. `fail` and `reject` were reported by the task's code and count against max_attempts. `crash` counts
+-- against max_crashes: the process of the task died while nothing else ran in it. `lost` counts against nothing: a
+-- worker, a machine or a connection went away. The task returns at once and is claimed before the rest of its lane;
+-- back-off is for failures of the task itself. Only a task that is lost again and again has to wait, and is given up
+-- at last. If its process died, the task is a suspect: its next attempt runs alone, in a child process.
 
 -- Apply the outcome of an attempt to its running task, which the caller has locked.
 create or replace function holdfast.apply_attempt_outcome(
@@ -17,7 +23,8 @@ begin
     perform holdfast.reschedule_task(p_task, v_policy, p_outcome, p_body, p_by_holder, p_now);
   else
     effects := holdfast.end_task(p_task, v_status, case p_outcome when 'succeed' then p_body end,
-      case when v_status <> 'succeeded' then holdfast.build_task_error(p_outcome, p_body) end, p_by_holder, p_now);
+      case when v_status <> 'succeeded' then holdfast.build_task_error(case when p_outcome = 'lost'
+        then 'lost too often' else p_outcome end, p_body) end, p_by_holder, p_now);
   end if;
   if p_outcome = 'limited' then
     effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'key',
@@ -40,6 +47,7 @@ returns text
 language plpgsql set search_path = '' as $$
 declare
   v_max_snoozes constant integer := 10000;
+  v_max_losses constant integer := 50;
 begin
   case p_outcome
     when 'succeed' then return 'succeeded';
@@ -49,9 +57,10 @@ begin
       return case when p_task.failures + 1 >= p_policy.max_attempts or p_body -> 'retry' = 'false' then 'failed' end;
     when 'crash' then return case when p_task.crashes + 1 >= p_policy.max_crashes then 'failed' end;
     when 'snooze', 'limited' then return case when p_task.snoozes >= v_max_snoozes then 'failed' end;
+    when 'lost' then return case when coalesce(p_task.losses, 0) + 1 >= v_max_losses then 'failed' end;
     when 'release' then return null;
     else perform holdfast.raise_error('HF004', format('Invalid outcome %s.', quote_nullable(p_outcome)), 'kind',
-      'Use succeed, fail, reject, crash, snooze, limited, cancel or release.');
+      'Use succeed, fail, reject, crash, lost, snooze, limited, cancel or release.');
   end case;
   return null;
 end $$;
@@ -62,13 +71,16 @@ language plpgsql immutable set search_path = '' as $$
 begin
   return (
   select jsonb_strip_nulls(jsonb_build_object(
-    'type', left(coalesce(p_body ->> 'type', case p_outcome when 'crash' then 'WorkerCrashed'
-      when 'cancel' then 'Cancelled' when 'snooze' then 'TooManySnoozes' else 'Error' end), 200),
-    'message', holdfast.truncate_middle(coalesce(p_body ->> 'message', p_body ->> 'reason', ''), 4000),
+    'type', left(case when p_outcome = 'lost too often' then 'LostTooOften' else coalesce(p_body ->> 'type',
+      case p_outcome when 'crash' then 'WorkerCrashed' when 'lost' then 'WorkerLost' when 'cancel' then 'Cancelled'
+        when 'snooze' then 'TooManySnoozes' else 'Error' end) end, 200),
+    'message', holdfast.truncate_middle(case when p_outcome = 'lost too often'
+      then 'The task was lost too often: no attempt of many in a row reported an outcome. The last time: ' else '' end
+      || coalesce(p_body ->> 'message', p_body ->> 'reason', ''), 4000),
     'traceback', holdfast.truncate_middle(p_body ->> 'traceback', 16000))));
 end $$;
 
--- Record an attempt that failed, crashed, was rejected, cancelled or released.
+-- Record an attempt that failed, crashed, was lost, rejected, cancelled or released.
 create or replace function holdfast.insert_attempt(p_task holdfast.tasks, p_outcome text, p_body jsonb,
   p_now timestamptz)
 returns void
@@ -77,13 +89,14 @@ begin
   insert into holdfast.attempts (task_id, job_id, attempt, outcome, worker_id, started_at, ended_at, keep_until, owner,
     error_type, message, traceback, fingerprint)
   select p_task.id, coalesce(p_task.job_id, p_task.id), p_task.attempt,
-    case p_outcome when 'crash' then 'crashed' when 'release' then 'released' when 'reject' then 'rejected'
+    case p_outcome when 'crash' then 'crashed' when 'lost' then 'lost' when 'release' then 'released'
+      when 'reject' then 'rejected'
       when 'cancel' then 'cancelled' else 'failed' end,
     p_task.worker_id, p_task.started_at, p_now, p_now + interval '30 days', p_task.owner,
     e.error ->> 'type', e.error ->> 'message', e.error ->> 'traceback',
-    coalesce(left(p_body ->> 'fingerprint', 200), e.error ->> 'type')
+    case when p_outcome <> 'lost' then coalesce(left(p_body ->> 'fingerprint', 200), e.error ->> 'type') end
   from (select case when p_outcome <> 'release' then holdfast.build_task_error(p_outcome, p_body) end as error) as e
-  where p_outcome in ('fail', 'reject', 'crash', 'cancel', 'release');
+  where p_outcome in ('fail', 'reject', 'crash', 'lost', 'cancel', 'release');
 end $$;
 
 -- Return the delay before the next attempt: doubled with each failure, capped, with jitter, and never shorter than
@@ -112,34 +125,46 @@ begin
     then least(greatest((p_body ->> p_field)::numeric, 0), 315360000) end;
 end $$;
 
--- Make a task run again: at once after a release, later after a failure or a snooze.
+-- Make a task run again: at once and before the rest of its lane after a release or a loss, later after a failure or
+-- a snooze.
 create or replace function holdfast.reschedule_task(
   p_task holdfast.tasks, p_policy holdfast.task_policies, p_outcome text, p_body jsonb, p_by_holder boolean,
     p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
+  v_max_prompt_returns constant integer := 9; -- later losses in a row wait, longer each time
+  v_losses integer := case p_outcome when 'lost' then coalesce(p_task.losses, 0) + 1 when 'release' then p_task.losses
+    end;
   v_requested_s double precision := holdfast.parse_delay_seconds(p_body, case when p_outcome = 'snooze' then 'delay_s'
     else 'retry_after_s' end);
   v_delay interval := case p_outcome
     when 'fail' then holdfast.compute_retry_delay(p_policy, p_task.failures, v_requested_s)
     when 'crash' then holdfast.compute_retry_delay(p_policy, p_task.crashes, null)
+    when 'lost' then case when v_losses > v_max_prompt_returns
+      then holdfast.compute_retry_delay(p_policy, v_losses - v_max_prompt_returns - 1, null) else interval '0' end
     when 'snooze' then coalesce(v_requested_s, 0) * interval '1 second'
     when 'limited' then coalesce(v_requested_s, 1) * interval '1 second'
     else interval '0' end;
+  v_lane_id bigint := holdfast.find_or_create_sibling_lane(p_task.lane_id,
+    p_outcome in ('lost', 'release') and v_delay = interval '0');
 begin
   update holdfast.tasks t set
+    lane_id = v_lane_id,
     status = case when v_delay > interval '0' then 'scheduled' else 'ready' end,
     due_at = p_now + v_delay,
     pos = case when v_delay > interval '0' then t.pos else nextval('holdfast.task_positions') end,
     failures = t.failures + (p_outcome = 'fail')::int,
     crashes = t.crashes + (p_outcome = 'crash')::int,
+    losses = v_losses,
+    suspect = case p_outcome when 'lost' then nullif(t.suspect is true or p_body -> 'suspect' = 'true' or v_losses > 1,
+      false) when 'release' then t.suspect end,
     snoozes = case when p_outcome in ('snooze', 'limited') then coalesce(t.snoozes, 0) + 1 else t.snoozes end,
     error = case when p_outcome in ('fail', 'crash') then holdfast.build_task_error(p_outcome, p_body) - 'traceback'
       else t.error end,
     nonce = case when p_by_holder then t.nonce end, outcome = p_outcome, lease_until = null
   where t.id = p_task.id;
   if v_delay = interval '0' then
-    perform holdfast.wake_workers(array[p_task.lane_id]);
+    perform holdfast.wake_workers(array[v_lane_id]);
   end if;
 end $$;
 

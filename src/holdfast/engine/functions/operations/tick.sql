@@ -62,8 +62,8 @@ begin
   return v_count;
 end $$;
 
--- Reclaims expired leases. An attempt past its timeout has failed. Otherwise its worker is gone: no attempt is charged,
--- but the crash is counted, so that a task that kills its workers fails after a few crashes.
+-- Reclaims expired leases. An attempt whose lease was renewed up to its time limit has failed. Every other attempt was
+-- lost, which is not charged: a worker died or froze, a connection broke, or the clock of the server jumped.
 create or replace function holdfast.reclaim_expired_leases(
   p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
@@ -84,9 +84,9 @@ begin
     where t.id = v_one.id and t.status || '' = 'running' and t.lease_until <= p_now for update skip locked;
     continue when not found;
     select * into v_end from holdfast.apply_attempt_outcome(v_task, case when v_one.overdue then 'fail'
-      else 'crash' end,
+      else 'lost' end,
       case when v_one.overdue then '{"type": "TimedOut", "message": "The attempt reached its time limit."}'::jsonb
-        else '{"type": "WorkerLost", "message": "The worker stopped renewing its lease."}'::jsonb end, false, p_now);
+        else '{"message": "The worker stopped renewing its lease."}'::jsonb end, false, p_now);
     v_lanes := v_lanes || v_end.lane;
     v_effects := v_effects || coalesce(v_end.effects, '[]');
     if v_end.ended then
@@ -99,7 +99,7 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Lists leases that expired from p_from to p_now. `overdue` says that the attempt is past its timeout.
+-- Lists leases that expired from p_from to p_now. `overdue`: the lease was renewed, and lasted to the time limit.
 create or replace function holdfast.list_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
 returns table (id uuid, job_id uuid, overdue boolean)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
@@ -108,9 +108,10 @@ set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
   return query
-  select t.id, t.job_id, t.started_at + k.timeout_s * interval '1 second' <= p_now
+  select t.id, t.job_id, t.lease_until >= t.started_at + k.timeout_s * interval '1 second'
+    and t.lease_until > t.started_at + k.lease_s * interval '1 second'
   from (
-    select t.id, t.job_id, t.lane_id, t.started_at from holdfast.tasks t
+    select t.id, t.job_id, t.lane_id, t.started_at, t.lease_until from holdfast.tasks t
     where t.status = 'running' and t.lease_until >= p_from and t.lease_until <= p_now
     order by t.lease_until limit p_limit
   ) as t

@@ -22,6 +22,7 @@ begin
   end if;
   select l.id into v_lane from holdfast.task_policies k
   join holdfast.lanes l on l.policy_id = k.id and l.priority = p_priority and l.closed_at is null
+    and not l.returned
     and coalesce(l.limit_key, '') = coalesce(p_limit_key, '') and l.limit_key is not distinct from p_limit_key
     and coalesce(l.fair_owner, '') = coalesce(v_fair_owner, '') and l.fair_owner is not distinct from v_fair_owner
   where k.queue = p_queue and k.type = p_type and k.policy = p_policy
@@ -39,6 +40,34 @@ begin
     perform from holdfast.lanes l where l.id = v_lane for key share;
   end if;
   return v_lane;
+end $$;
+
+-- Return the lane for the returned tasks of a lane (p_returned), or the lane that tasks of that lane were submitted to.
+-- Creates the lane if it does not exist. The two lanes differ only in their place in the order of claims.
+create or replace function holdfast.find_or_create_sibling_lane(p_lane_id bigint, p_returned boolean) returns bigint
+language plpgsql set search_path = '' as $$
+declare
+  v_lane holdfast.lanes;
+  v_sibling_id bigint;
+begin
+  select * into strict v_lane from holdfast.lanes l where l.id = p_lane_id;
+  if v_lane.returned = p_returned then
+    return p_lane_id;
+  end if;
+  select l.id into v_sibling_id from holdfast.lanes l
+  where l.policy_id = v_lane.policy_id and l.priority = v_lane.priority and l.returned = p_returned
+    and l.closed_at is null and l.limit_key is not distinct from v_lane.limit_key
+    and l.fair_owner is not distinct from v_lane.fair_owner
+  order by l.id limit 1;
+  if v_sibling_id is null then
+    insert into holdfast.lanes (policy_id, queue, type, priority, returned, limit_key, fair_owner, created_at)
+    values (v_lane.policy_id, v_lane.queue, v_lane.type, v_lane.priority, p_returned, v_lane.limit_key,
+      v_lane.fair_owner, holdfast.now())
+    returning id into v_sibling_id;
+  elsif current_setting('transaction_isolation') <> 'read committed' then
+    perform from holdfast.lanes l where l.id = v_sibling_id for key share; -- as in find_or_create_lane
+  end if;
+  return v_sibling_id;
 end $$;
 
 -- Return the id of the task policy for a queue, a task type and a retry policy.

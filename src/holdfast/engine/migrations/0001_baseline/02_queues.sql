@@ -38,13 +38,17 @@ create table holdfast.task_policies (
 -- others wait for its transaction. Two rows for the same policy do no harm.
 create index task_policies_identity on holdfast.task_policies (queue, type);
 
--- A lane holds the tasks that are claimed alike: same policy, priority, limit key and, in a fair queue, owner.
+-- A lane holds the tasks that are claimed alike: same policy, priority, limit key and, in a fair queue, owner. Tasks
+-- that were returned (their worker died, or released them) wait in a lane of their own, which is served first.
 create table holdfast.lanes (
   id bigint generated always as identity primary key,
   policy_id bigint not null references holdfast.task_policies,
   queue text not null,
   type text not null,
   priority smallint not null default 0 check (priority between -100 and 100),
+  returned boolean not null default false,   -- for tasks that were returned after a claim
+  claim_priority smallint not null generated always as ((priority + case when returned then 1000 else 0 end)::smallint)
+    stored,
   limit_key text,
   limit_ids bigint[],                        -- ascending; null: no limit applies
   limits_assigned boolean not null default false, -- limit_ids was determined; the first claim does it
@@ -57,11 +61,12 @@ create table holdfast.lanes (
   closed_xid bigint
 ) with (fillfactor = 50);
 create index lanes_identity on holdfast.lanes (policy_id, priority, coalesce(limit_key, ''), coalesce(fair_owner, ''))
-  where closed_at is null;
+  where closed_at is null and not returned;
+create index lanes_returned on holdfast.lanes (policy_id) where closed_at is null and returned;
 create index lanes_plain on holdfast.lanes (queue, type) where limit_key is null and fair_owner is null;
 -- Lanes with a limit key or a fair owner form rotations; a claim reads a bounded part of them
 -- (functions/leases/claim_lanes.sql).
-create index lanes_rotation on holdfast.lanes (queue, type, priority, id)
+create index lanes_rotation on holdfast.lanes (queue, type, claim_priority, id)
   where limit_key is not null or fair_owner is not null;
 
 -- When empty lanes were last removed, in seconds since 1970: a hint.

@@ -19,8 +19,9 @@ create table holdfast.jobs (
   failed integer not null default 0,
   cancelled integer not null default 0,
   skipped integer not null default 0,
-  weight double precision not null,
-  weight_done double precision not null default 0,
+  -- The sum of the `weight` of its tasks, and of those that have ended. Their ratio is `percent`.
+  progress_weight double precision not null,
+  progress_weight_done double precision not null default 0,
   percent real not null default 0,
   phase text,
   message text,
@@ -56,7 +57,7 @@ create table holdfast.tasks (
   lease_until timestamptz,
   attempt integer not null default 0,        -- rises with every claim and is never reset
   failures integer not null default 0,       -- attempts charged against the retry policy
-  crashes smallint not null default 0,
+  crashes smallint not null default 0,       -- deaths of its process that were charged to the task
   status text not null
     check (status in ('waiting', 'scheduled', 'ready', 'running', 'succeeded', 'failed', 'cancelled')),
   args jsonb,
@@ -65,6 +66,8 @@ create table holdfast.tasks (
   owner text,
   pending_parents integer,                   -- number of parents that have not ended; null: it has no parents
   snoozes integer,
+  losses smallint,                           -- consecutive attempts whose worker was lost; not charged
+  suspect boolean,                           -- its process died: the next attempt runs alone in a child process
   outcome text,                              -- of the last lease, if it did not end the task
   weight double precision,
   start_before timestamptz,

@@ -50,7 +50,8 @@ create table holdfast.attempts (
   task_id uuid not null,
   job_id uuid not null,
   attempt integer not null,
-  outcome text not null check (outcome in ('failed', 'crashed', 'snoozed', 'released', 'rejected', 'cancelled')),
+  outcome text not null
+    check (outcome in ('failed', 'crashed', 'lost', 'snoozed', 'released', 'rejected', 'cancelled')),
   worker_id bigint,
   started_at timestamptz,
   ended_at timestamptz not null,

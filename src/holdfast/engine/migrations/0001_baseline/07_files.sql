@@ -15,7 +15,7 @@ create table holdfast.artifacts (
   attempt integer,
   nonce bigint,
   batch_id uuid,
-  type text,                                 -- of the job
+  job_type text,
   owner text,
   kind text not null check (octet_length(kind) between 1 and 100),
   name text not null check (octet_length(name) between 1 and 1020),
@@ -51,7 +51,7 @@ create index artifacts_gone on holdfast.artifacts (touched_at) where status = 'g
 -- everything.
 create table holdfast.artifact_retention_rules (
   owner text not null default '',
-  type text not null default '',             -- of the job
+  job_type text not null default '',
   ttl_s double precision check (ttl_s > 0),  -- null: forever
-  primary key (owner, type)
+  primary key (owner, job_type)
 );

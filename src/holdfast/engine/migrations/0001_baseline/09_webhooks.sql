@@ -22,7 +22,7 @@ create index webhooks_owner on holdfast.webhooks (owner);
 -- Incoming: a caller that knows the secret may submit jobs of this type and no other.
 create table holdfast.inbound_webhooks (
   name text primary key check (name ~ '^[a-z0-9][a-z0-9_-]{0,62}$'),
-  type text not null check (octet_length(type) between 1 and 200),
+  job_type text not null check (octet_length(job_type) between 1 and 200),
   queue text not null default 'default' check (octet_length(queue) between 1 and 200),
   owner text,
   secret text not null,

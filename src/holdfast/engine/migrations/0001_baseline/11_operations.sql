@@ -1,4 +1,4 @@
--- Operations: metrics over time, error causes, actions on many jobs, saved views and reruns.
+-- Operations: metrics over time, ignored error groups, actions on many jobs, saved views and reruns.
 
 -- One row per minute, queue and type in which a task ended, and the same per quarter of an hour for longer views.
 -- `wait_histogram` and `run_histogram` count tasks by powers of two of milliseconds: element n counts the tasks that
@@ -26,8 +26,8 @@ create table holdfast.queue_depths (
   primary key (at, queue)
 );
 
--- Decisions about a cause of errors.
-create table holdfast.error_causes (
+-- Error groups that an operator ignores: error lists leave them out until a time.
+create table holdfast.ignored_error_groups (
   fingerprint text primary key check (octet_length(fingerprint) between 1 and 1000),
   ignored_until timestamptz,
   ignored_by text,
