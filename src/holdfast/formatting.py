@@ -74,7 +74,7 @@ def format_size(size_bytes: float | None, *, missing: str = MISSING_VALUE_TEXT) 
 # Times
 
 
-def parse_time(value: Any) -> datetime | None:
+def parse_iso_time_or_none(value: Any) -> datetime | None:
     """Parse ISO 8601 text to a datetime; return a datetime unchanged, and None for any other value."""
     if value is None or isinstance(value, datetime):
         return value
@@ -86,7 +86,7 @@ def parse_time(value: Any) -> datetime | None:
 
 def seconds_between(start: Any, end: Any) -> float | None:
     """Return the seconds from one time to another, or None if one of them is missing."""
-    first, last = parse_time(start), parse_time(end)
+    first, last = parse_iso_time_or_none(start), parse_iso_time_or_none(end)
     return None if first is None or last is None else (last - first).total_seconds()
 
 
@@ -226,7 +226,7 @@ def describe_reason(reason: Mapping[str, Any], now: datetime | None = None) -> R
     text, label, time = describe(reason, now) if describe else (str(dict(reason)), "", None)
     shown = sanitize_text(text, MAX_REASON_CHARS).rstrip(".")
     holders = tuple(str(holder) for holder in reason.get("held_by") or ())
-    return ReasonText(shown, label, parse_time(time), holders, now)
+    return ReasonText(shown, label, parse_iso_time_or_none(time), holders, now)
 
 
 _ReasonParts = tuple[str, str, Any]
@@ -296,6 +296,23 @@ def _describe_queued_task(reason: Mapping[str, Any], now: datetime) -> _ReasonPa
     return f"{ready}, {position}; all workers are busy", "", None
 
 
+def _describe_deaths(reason: Mapping[str, Any], _: datetime) -> _ReasonParts:
+    crashes, losses = int(reason.get("crashes") or 0), int(reason.get("losses") or 0)
+    parts: list[str] = []
+    if crashes:
+        parts.append(
+            f"Its process died {crashes} of at most {reason.get('max_crashes')} times"
+            " while only this task ran in it, which is charged to the task"
+        )
+    if losses:
+        parts.append(f"Lost {format_count(losses, 'time')} in a row, which is not charged to the task")
+    if reason.get("message"):
+        parts.append(f"The last time: {str(reason['message']).rstrip('.')}")
+    if reason.get("suspect"):
+        parts.append("The task runs alone in a child process")
+    return ". ".join(parts), "", None
+
+
 def _format_limit_name(reason: Mapping[str, Any]) -> str:
     key = reason.get("key")
     if not reason.get("limit"):
@@ -306,6 +323,7 @@ def _format_limit_name(reason: Mapping[str, Any]) -> str:
 _DESCRIBE_FUNCTION_BY_REASON = {
     "ended": _describe_ended_task,
     "scheduled": _describe_scheduled_task,
+    "deaths": _describe_deaths,
     "dependency": _describe_unmet_dependency,
     "running": _describe_running_task,
     "paused": _describe_paused_queue,

@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from manual_worker import ManualWorker, read_task_row, submit_graph, submit_job
 
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection
+from holdfast.formatting import describe_reason
 from holdfast.testing import Clock
 
 LEASE = timedelta(seconds=61)  # longer than the default lease
@@ -209,3 +211,26 @@ async def test_a_returned_task_of_a_graph_is_first_too(conn: Connection, clock: 
     await clock.advance(LEASE)
     await conn.fetchval("select holdfast.reclaim_stale_tasks()")
     assert (await worker.claim_one_task()).id == task.id
+
+
+# What operators see
+
+
+async def test_the_explanation_says_which_deaths_were_charged(conn: Connection) -> None:
+    task_id = await submit_job(conn, base_s=0)
+    worker = ManualWorker(conn)
+    assert not await explain_deaths(conn, task_id)
+    await worker.finish_task(await worker.claim_one_task(), "crash", {"message": "Killed by SIGSEGV."})
+    await worker.finish_task(await worker.claim_one_task(), "lost", {"message": "The worker died."})
+    (reason,) = await explain_deaths(conn, task_id)
+    assert (reason["crashes"], reason["max_crashes"], reason["losses"], reason["suspect"]) == (1, 3, 1, True)
+    assert str(describe_reason(reason)) == (
+        "Its process died 1 of at most 3 times while only this task ran in it, which is charged to the task. "
+        "Lost 1 time in a row, which is not charged to the task. The last time: The worker died. "
+        "The task runs alone in a child process."
+    )
+
+
+async def explain_deaths(conn: Connection, task_id: UUID) -> list[dict[str, Any]]:
+    explanation = msgspec.json.decode(await conn.fetchval("select holdfast.explain_task($1)", task_id))
+    return [reason for reason in explanation["reasons"] if reason["reason"] == "deaths"]

@@ -50,6 +50,15 @@ def test_a_request_contains_the_policy_and_the_options() -> None:
     }  # fmt: skip
 
 
+def test_the_crash_budget_is_an_option_of_the_task() -> None:
+    @task(max_crashes=7)
+    def fragile() -> None: ...
+
+    assert decode_json(build_job_request(fragile(), {}))["crashes"] == 7
+    with pytest.raises(InvalidError, match="max_crashes must be between 1 and 1000, got 0"):
+        task(max_crashes=0)(lambda: None)
+
+
 def test_a_graph_names_its_tasks_and_edges() -> None:
     g = Graph("report")
     first = g.add(plain(1))

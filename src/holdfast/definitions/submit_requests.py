@@ -15,6 +15,7 @@ from holdfast.errors import InvalidError
 _DEFAULT_RETRY_POLICY = RetryPolicy()
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 _DEFAULT_LEASE = timedelta(seconds=60)
+_DEFAULT_MAX_CRASHES = 3
 
 
 def build_work_request(work: Call[Any] | Graph) -> dict[str, Any]:
@@ -57,6 +58,8 @@ def build_task_policy(task: Task[..., Any]) -> dict[str, Any]:
         policy["timeout_s"] = task.timeout.total_seconds()
     if task.lease != _DEFAULT_LEASE:
         policy["lease_s"] = task.lease.total_seconds()
+    if task.max_crashes != _DEFAULT_MAX_CRASHES:
+        policy["crashes"] = task.max_crashes
     if task.retry != _DEFAULT_RETRY_POLICY:
         policy |= {
             "attempts": task.retry.retries + 1,

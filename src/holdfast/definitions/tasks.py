@@ -138,6 +138,7 @@ class Task(Generic[P, R_co]):
     process: bool = False  # run in a child process, which can be killed
     memory: int | None = None  # the maximum number of bytes for the child process and its children
     limit: int | None = None  # the maximum number of attempts that run at once, over all workers
+    max_crashes: int = 3  # the task fails when its process has died this often while only it ran there
     signature: inspect.Signature = field(init=False, repr=False)
     takes_context: bool = field(init=False, repr=False)
 
@@ -151,6 +152,10 @@ class Task(Generic[P, R_co]):
         _check_memory_limit(self.memory, process=self.process)
         if self.limit is not None and self.limit < 1:
             raise InvalidError(f"limit must be at least 1, got {self.limit}.", field="limit")
+        if not 1 <= self.max_crashes <= 1000:
+            raise InvalidError(
+                f"max_crashes must be between 1 and 1000, got {self.max_crashes}.", field="max_crashes"
+            )
         signature, takes_context = _split_signature(self.function)
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "takes_context", takes_context)
@@ -264,6 +269,7 @@ def task(
     process: bool = False,
     memory: int | None = None,
     limit: int | None = None,
+    max_crashes: int = 3,
 ) -> TaskDecorator: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -286,6 +292,7 @@ def task(
     process: run the function in a child process, which can be killed. The default is False.
     memory: the maximum number of bytes for the child process. The default is no limit.
     limit: the maximum number of attempts that run at once, over all workers. The default is no limit.
+    max_crashes: how often the task may kill its process before it fails. The default is 3.
 
     >>> from holdfast import Ctx, task
     >>> @task(queue="browser", retries=5)

@@ -33,7 +33,22 @@ begin
         'lease_until', v_task.lease_until, 'worker',
           (select w.name from holdfast.workers w where w.id = v_task.worker_id)))
       else jsonb_build_array(jsonb_build_object('reason', 'ended', 'at', v_task.finished_at, 'error',
-        v_task.error)) end);
+        v_task.error)) end || holdfast.explain_deaths(v_task, v_lane.policy_id));
+end $$;
+
+-- Returns how often the process of a task died, as a reason of explain_task: charged to the task (`crashes`), or lost
+-- without a charge (`losses`, consecutive). Returns an empty list if neither happened.
+create or replace function holdfast.explain_deaths(p_task holdfast.tasks, p_policy_id bigint) returns jsonb
+language plpgsql stable set search_path = '' as $$
+begin
+  if p_task.crashes = 0 and p_task.losses is null then
+    return '[]';
+  end if;
+  return jsonb_build_array(jsonb_build_object('reason', 'deaths', 'crashes', p_task.crashes, 'max_crashes',
+    (select k.max_crashes from holdfast.task_policies k where k.id = p_policy_id), 'losses', coalesce(p_task.losses, 0),
+    'suspect', p_task.crashes > 0 or p_task.suspect is true,
+    'message', (select a.message from holdfast.attempts a where a.task_id = p_task.id
+      and a.outcome in ('crashed', 'lost') order by a.attempt desc limit 1)));
 end $$;
 
 -- Returns the parents that a waiting task waits for, as reasons of explain_task.
