@@ -3,7 +3,9 @@
     HoldfastError
     ├── SettingsError                        a setting is unknown or has the wrong value
     ├── DatabaseError                        the database could not execute a call
-    │   ├── DatabaseUnavailableError         unreachable, or the login was refused
+    │   ├── DatabaseUnavailableError         unreachable, starting up or shutting down
+    │   │   └── DatabaseLoginError           the URL, the login or the database name is wrong
+    │   ├── DatabaseRefusedError             the database refused the data of a call
     │   ├── DatabaseTooOldError              PostgreSQL before version 14
     │   ├── DatabaseReadOnlyError            a standby, or read-only by setting
     │   ├── DatabasePermissionError          the role lacks a privilege
@@ -56,8 +58,9 @@ from datetime import timedelta
 from typing import ClassVar
 
 __all__ = [
-    "Cancel", "ConflictError", "DatabaseError", "DatabaseFullError", "DatabasePermissionError",
-    "DatabaseReadOnlyError", "DatabaseTooOldError", "DatabaseUnavailableError", "EmbeddedDatabaseError",
+    "Cancel", "ConflictError", "DatabaseError", "DatabaseFullError", "DatabaseLoginError",
+    "DatabasePermissionError", "DatabaseReadOnlyError", "DatabaseRefusedError", "DatabaseTooOldError",
+    "DatabaseUnavailableError", "EmbeddedDatabaseError",
     "GoneError", "HoldfastError", "InvalidError", "LeaseLostError", "LifespanError", "NotFoundError",
     "OutcomeSignal", "PublicError", "QuotaExceededError", "RateLimited", "RefusedError", "Reject",
     "SchemaBusyError", "SchemaChangedError", "SchemaError", "SchemaMissingError", "SchemaOutdatedError",
@@ -103,7 +106,20 @@ class DatabaseError(HoldfastError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """The database is unreachable, refused the login or closed the connection."""
+    """The database is unreachable, starts up, shuts down or closed the connection. Try again later."""
+
+
+class DatabaseLoginError(DatabaseUnavailableError):
+    """The URL is invalid, the database does not exist, or the server refused the login.
+
+    Trying again does not help before somebody changes the URL or the server.
+    """
+
+
+class DatabaseRefusedError(DatabaseError):
+    """The database refused a call because of its data. The same call fails again."""
+
+    exit_code = 1
 
 
 class DatabaseTooOldError(DatabaseError):

@@ -14,13 +14,13 @@ PUBLIC_NAMES: dict[str, str] = {
         Cancel ChildOptions Client Connection Consumer ConsumerOptions Ctx Failure FileOptions Graph
         HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
         MessageMetrics MessagePolicy MessageQueue Node PolicyChanges Progress PublicError QueueShare
-        RateLimited ReadOptions Reason Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
-        Settings Snooze StoredSchedule SubmitOptions Task TaskFailedError Worker __version__ consumer job
-        lifespan load_settings schedule task
+        RateLimited ReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
+        Settings Snooze StoredSchedule SubmitOptions Task TaskExplanation TaskFailedError Worker __version__
+        consumer job lifespan load_settings schedule task
     """,
     "holdfast.errors": """
-        Cancel ConflictError DatabaseError DatabaseFullError DatabasePermissionError DatabaseReadOnlyError
-        DatabaseTooOldError DatabaseUnavailableError EmbeddedDatabaseError GoneError HoldfastError
+        Cancel ConflictError DatabaseError DatabaseFullError DatabaseLoginError DatabasePermissionError
+        DatabaseReadOnlyError DatabaseRefusedError DatabaseTooOldError DatabaseUnavailableError EmbeddedDatabaseError GoneError HoldfastError
         InvalidError LeaseLostError LifespanError NotFoundError OutcomeSignal PublicError
         QuotaExceededError RateLimited RefusedError Reject SchemaBusyError SchemaChangedError SchemaError
         SchemaMissingError SchemaOutdatedError SchemaTooNewError SettingsError Snooze StorageError

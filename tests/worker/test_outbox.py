@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
-from holdfast.engine.leases import Outcome
+from holdfast import telemetry
+from holdfast.engine.leases import Lease, Outcome
 from holdfast.worker.outbox import MIN_OUTCOMES_TO_FLUSH, Outbox
 
 
@@ -15,8 +17,9 @@ def test_outcome_stays_until_it_is_confirmed() -> None:
     outbox.put_outcome(outcome(1))
     taken = outbox.take_unsent_outcomes()
     assert len(outbox) == 1
-    outbox.add_ended_without_outcome(UUID(int=7))
-    assert outbox.confirm_outcomes(taken) == [UUID(int=1), UUID(int=7)]
+    other = Lease(id=UUID(int=7), attempt=1, nonce=1)
+    outbox.add_ended_without_outcome(other)
+    assert outbox.confirm_outcomes(taken) == [outcome(1), other]
     assert (len(outbox), taken) == (0, [outcome(1)])
 
 
@@ -41,3 +44,18 @@ def test_flush_waits_for_more_outcomes_until_there_are_enough() -> None:
     for number in range(1, MIN_OUTCOMES_TO_FLUSH):
         outbox.put_outcome(outcome(number))
     assert outbox.seconds_until_flush == 0
+
+
+def test_success_is_reported_only_after_its_confirmation() -> None:
+    outbox, events = Outbox(), list[tuple[str, dict[str, Any]]]()
+    for number in (1, 2):
+        outbox.put_outcome(outcome(number), {"task": UUID(int=number), "outcome": "succeed"})
+    taken = outbox.take_unsent_outcomes()
+    with telemetry.subscription(lambda name, fields: events.append((name, fields))):
+        outbox.put_outcomes_back(taken)
+        assert not events
+        outbox.confirm_outcomes(outbox.take_unsent_outcomes(), ["stale", "ok"])
+    assert [(name, fields["task"]) for name, fields in events] == [
+        ("outcome.refused", UUID(int=1)),
+        ("task.finished", UUID(int=2)),
+    ]

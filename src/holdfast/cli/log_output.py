@@ -14,18 +14,37 @@ from holdfast.settings import Settings
 
 _LOG_LEVELS_BY_EVENT = {
     "database.connection_failed": logging.WARNING,
+    "database.still_unreachable": logging.WARNING,
     "database.stale_state_removed": logging.WARNING,
     "schema.role_skipped": logging.WARNING,
+    "outcome.refused": logging.WARNING,
     "task.lease_lost": logging.WARNING,
     "worker.event_loop_blocked": logging.WARNING,
     "worker.heartbeat_replaced": logging.WARNING,
     "worker.process_restarted": logging.WARNING,
+    "worker.service_failed": logging.WARNING,
     "worker.child_started": logging.DEBUG,
     "worker.child_ended": logging.DEBUG,
+    "message.started": logging.DEBUG,
     "task.started": logging.DEBUG,
     "task.raised": logging.DEBUG,
     "tasks.claimed": logging.DEBUG,
     "api.request_completed": logging.DEBUG,
+}
+_EVENTS_WITH_OUTCOME = frozenset({"task.finished", "message.finished"})
+# A worker runs thousands of tasks per second: what went as intended is shown only for debugging.
+_LOG_LEVELS_BY_OUTCOME = {
+    "succeed": logging.DEBUG,
+    "snooze": logging.DEBUG,
+    "limited": logging.DEBUG,
+    "archive": logging.DEBUG,
+    "delete": logging.DEBUG,
+    "done": logging.DEBUG,
+    "delay": logging.DEBUG,
+    "fail": logging.WARNING,
+    "reject": logging.WARNING,
+    "crash": logging.WARNING,
+    "dead_letter": logging.WARNING,
 }
 
 
@@ -46,13 +65,13 @@ def configure_logging(settings: Settings) -> None:
         for name in telemetry.EVENT_DESCRIPTIONS
         if logger.isEnabledFor(_LOG_LEVELS_BY_EVENT.get(name, logging.INFO))
     }
-    telemetry.subscribe(_log_event, only=shown | {"task.finished", "message.finished"})
+    telemetry.subscribe(_log_event, only=shown | _EVENTS_WITH_OUTCOME)
 
 
 def _log_event(name: str, fields: dict[str, Any]) -> None:
     level = _LOG_LEVELS_BY_EVENT.get(name, logging.INFO)
-    if fields.get("outcome") in {"fail", "reject", "crash", "dead_letter"}:
-        level = logging.WARNING
+    if name in _EVENTS_WITH_OUTCOME:
+        level = _LOG_LEVELS_BY_OUTCOME.get(str(fields.get("outcome")), level)
     logger = logging.getLogger("holdfast")
     if logger.isEnabledFor(level):
         logger.log(level, name, extra={"fields": fields})

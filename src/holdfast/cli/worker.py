@@ -69,6 +69,11 @@ from holdfast.worker.supervisor import Supervisor
     help="Serve /healthz, /readyz and /metrics on this TCP port; 0 chooses a free port. Default: "
     "the setting health_port.",
 )
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="Exit with code 6 if the database cannot be reached at the start. Default: wait for it.",
+)
 @exit_with_parent_option
 @pass_session
 def worker_command(session: CliSession, /, app: str, queues: str, **options: Any) -> None:
@@ -77,6 +82,9 @@ def worker_command(session: CliSession, /, app: str, queues: str, **options: Any
     The first SIGTERM or Ctrl-C stops claiming and lets running tasks finish within the grace. Then the worker
     releases the rest: other workers run those tasks again without counting an attempt, and messages become
     visible at once. The second signal releases everything at once.
+
+    While the database cannot be reached, the worker waits for it, at the start and later. A missing or
+    outdated schema ends the command: run `holdfast migrate` first.
     """
     settings = session.settings
     # A `Client()` in the application uses the same database and the same object store as its worker.
@@ -117,6 +125,7 @@ async def run_worker(
             max_tasks=options["max_tasks"],
             source=app.source,
             child_command=[sys.executable, "-u", "-m", "holdfast.cli.child", app_name],
+            wait_for_database=not options["no_wait"],
         )
         _stop_on_signals(worker)
         async with worker:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from holdfast import errors
+from holdfast.engine.availability import DatabaseAvailability, describe_connect_error, get_availability
 from holdfast.settings import Secret, Settings, redact_url
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
@@ -22,6 +23,7 @@ POOL_IDLE_TIMEOUT_S = 300.0
 RESERVED_RETURN_INTERVAL_S = 10.0
 STATEMENT_CACHE_SIZE = 100
 POOL_CLOSE_TIMEOUT_S = 2
+_CONNECT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class Database:
@@ -30,6 +32,7 @@ class Database:
     def __init__(self, url: Secret, settings: Settings) -> None:
         self.url = url
         self.settings = settings
+        self.availability = get_availability(url)
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
         # Taken from the pool and not in use: to ask the pool takes about as long as a small statement.
@@ -96,6 +99,8 @@ class Database:
             except BaseException:
                 await pool.release(connection)
                 raise
+            if self.availability.is_unreachable:
+                self.availability.record_success()
             if _is_idle(connection) and not self._waiters and self._pool is pool:
                 self._reserved.append(connection)
                 self._return_reserved_later(pool)
@@ -112,6 +117,10 @@ class Database:
         try:
             with _translate_url_errors():
                 return await pool.acquire(timeout=self.settings.connect_timeout.total_seconds())
+        except _CONNECT_ERRORS as error:
+            if pool.get_size() < pool.get_max_size():  # otherwise all connections of the pool are in use
+                self.availability.record_failure(error)
+            raise
         finally:
             self._waiters -= 1
 
@@ -156,12 +165,23 @@ async def open_connection(url: Secret, settings: Settings) -> AsyncGenerator[Con
     """Open a connection outside the pool, for short commands and for LISTEN."""
     options = _build_connect_options(settings, prepare=settings.statement_cache == "on")
     with translate_driver_errors(url):
-        with _translate_url_errors():
+        with _translate_url_errors(), _record_availability(get_availability(url)):
             connection = await asyncpg.connect(url.reveal(), **options)
         try:
             yield connection
         finally:
             await connection.close(timeout=POOL_CLOSE_TIMEOUT_S)
+
+
+@contextmanager
+def _record_availability(availability: DatabaseAvailability) -> Generator[None]:
+    """Record whether the attempt to connect inside the block succeeds."""
+    try:
+        yield
+    except _CONNECT_ERRORS as error:
+        availability.record_failure(error)
+        raise
+    availability.record_success()
 
 
 async def _can_prepare_statements(url: Secret, settings: Settings) -> bool:
@@ -194,12 +214,16 @@ def translate_driver_errors(url: Secret) -> Generator[None]:
     except asyncpg.PostgresError as error:
         raise translate_error(error, url) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        if isinstance(error, ValueError):  # the driver cannot encode an argument
+            raise errors.InvalidError(f"A value cannot be used: {error}.") from error
         # The driver raises InternalClientError if a connection ends between two messages of one statement.
-        raise errors.DatabaseUnavailableError(f"{_format_server_address(url)}: {error}.") from error
-    except (OSError, TimeoutError) as error:
         raise errors.DatabaseUnavailableError(
-            f"PostgreSQL at {_format_server_address(url)} cannot be reached: "
-            f"{str(error) or type(error).__name__}.",
+            f"The connection to PostgreSQL at {_format_server_address(url)} was closed."
+        ) from error
+    except (OSError, TimeoutError) as error:
+        reason = describe_connect_error(error)
+        raise errors.DatabaseUnavailableError(
+            f"PostgreSQL at {_format_server_address(url)} cannot be reached: {reason}.",
             fix="Check DATABASE_URL and that the server runs, or unset it to use the embedded one.",
         ) from error
 
@@ -212,7 +236,7 @@ def _translate_url_errors() -> Generator[None]:
     except (ValueError, OverflowError) as error:
         # Only the driver's own messages are shown: others may quote a part of the password.
         detail = f": {error}" if isinstance(error, asyncpg.exceptions.ClientConfigurationError) else ""
-        raise errors.DatabaseUnavailableError(
+        raise errors.DatabaseLoginError(
             f"DATABASE_URL is not a valid URL{detail}.",
             fix="Write it as postgresql://user:password@host:5432/database, with / ? # @ and % in the "
             "password written as %2F %3F %23 %40 and %25.",
@@ -251,7 +275,7 @@ def translate_error(error: asyncpg.PostgresError, url: Secret) -> errors.Holdfas
             fix="Free disk space or connections on the server and try again.",
         )
     if code == "3D000":
-        return errors.DatabaseUnavailableError(
+        return errors.DatabaseLoginError(
             f"The server at {where} has no such database: {message}.", fix="Create it with createdb."
         )
     if code == "3F000" and '"holdfast"' in message:
@@ -263,7 +287,7 @@ def translate_error(error: asyncpg.PostgresError, url: Secret) -> errors.Holdfas
             f"The schema at {where} is older than this code: {message}.", fix="Run: holdfast migrate"
         )
     if code in {"28P01", "28000"}:
-        return errors.DatabaseUnavailableError(
+        return errors.DatabaseLoginError(
             f"PostgreSQL at {where} refused the login: {message}.",
             fix="Check the user and the password in DATABASE_URL, and pg_hba.conf on the server.",
         )
@@ -272,7 +296,31 @@ def translate_error(error: asyncpg.PostgresError, url: Secret) -> errors.Holdfas
             f"PostgreSQL at {where} refused the connection: {message}.",
             fix="Wait until the server has started, and see its log.",
         )
+    if code.startswith(("21", "23", "P0")):  # cardinality, constraints, and what a function raised
+        return errors.DatabaseRefusedError(f"The database refused the data with {code}: {message}.")
+    # The rest are conflicts with other transactions, timeouts, and a schema that just changes.
     return errors.DatabaseError(f"The database answered {code}: {message}.")
+
+
+def is_data_error(error: BaseException) -> bool:
+    """Return whether the database refused the data of a call, so that the same call fails again.
+
+    False for errors of the connection, of privileges, of the schema and of concurrent transactions.
+    """
+    return isinstance(error, _DATA_ERRORS)
+
+
+_DATA_ERRORS = (
+    errors.ConflictError,
+    errors.DatabaseRefusedError,
+    errors.InvalidError,
+    errors.LeaseLostError,
+    errors.NotFoundError,
+    errors.QuotaExceededError,
+    errors.RefusedError,
+    errors.TooLargeError,
+    errors.TooManyRequestsError,
+)
 
 
 def is_permission_error(error: BaseException) -> bool:

@@ -27,6 +27,7 @@ AnyTask = Task[..., Any]
 MAX_ERROR_MESSAGE_CHARS: Final = 4_000
 MAX_TRACEBACK_CHARS: Final = 16_000
 MAX_FINGERPRINT_CHARS: Final = 200
+REFUSED_OUTCOME_ERROR_TYPE: Final = "OutcomeRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,18 @@ def build_error_outcome(
         fingerprint=compute_fingerprint(error),
     )
     return TaskOutcome(kind, body, f"{type(error).__qualname__}: {text}", error)
+
+
+def build_refused_outcome(kind: OutcomeKind, error: Exception) -> TaskOutcome:
+    """Build the outcome to record instead of one that the database refused: a failure with the reason.
+
+    A failure keeps its retries. Everything else ends the task, because the next attempt would be refused too.
+    """
+    message = clean_text(str(error), MAX_ERROR_MESSAGE_CHARS)
+    body = _encode_outcome_body(
+        type=REFUSED_OUTCOME_ERROR_TYPE, message=message, fingerprint=REFUSED_OUTCOME_ERROR_TYPE
+    )
+    return TaskOutcome(kind if kind in ("fail", "crash") else "reject", body, message)
 
 
 def _format_error_message(error: BaseException) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -17,7 +19,13 @@ from holdfast.definitions.schedules import Schedule, ScheduledTask
 from holdfast.definitions.tasks import Task
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database
-from holdfast.errors import InvalidError, RefusedError
+from holdfast.errors import (
+    DatabaseFullError,
+    DatabaseLoginError,
+    DatabaseUnavailableError,
+    InvalidError,
+    RefusedError,
+)
 from holdfast.settings import Settings
 from holdfast.worker.child_modules import collect_importable_task_names, list_defining_modules
 from holdfast.worker.monitoring import monitor_worker
@@ -31,6 +39,7 @@ from holdfast.worker.runtime import (
     WorkerRuntime,
 )
 
+MAX_DATABASE_WAIT_PAUSE_S: Final = 2.0
 _CHILD_COMMAND: Final = (sys.executable, "-u", "-m", "holdfast.worker.child_main")
 
 
@@ -63,7 +72,8 @@ class Worker:
     ```
 
     Entering the block connects to the database of the client, checks its schema and registers the tasks and
-    schedules. `run` works until `stop` is called. Leaving the block stops the worker and closes its
+    schedules. While the database cannot be reached, it waits; a missing or outdated schema is an error. `run`
+    works until `stop` is called. Leaving the block stops the worker and closes its
     connections. In a web application, create the asyncio task when the application starts, and stop the
     worker when it ends.
 
@@ -83,6 +93,7 @@ class Worker:
         deliver_webhooks: also run the tasks that deliver webhooks (default: unless `queues` is set)
         child_command: command that starts a child process for `process=True` tasks (default: one that imports
             the modules of the tasks)
+        wait_for_database: wait while the database cannot be reached; False raises `DatabaseUnavailableError`
     """
 
     def __init__(  # noqa: PLR0913  (keyword options, listed in the docstring)
@@ -102,6 +113,7 @@ class Worker:
         source: str = "app",
         deliver_webhooks: bool | None = None,
         child_command: Sequence[str] | None = None,
+        wait_for_database: bool = True,
     ) -> None:
         if concurrency < 1:
             raise InvalidError(f"concurrency must be at least 1, got {concurrency}.", field="concurrency")
@@ -114,6 +126,7 @@ class Worker:
             )
         self._schedules = _collect_schedules(schedules, self._tasks.values())
         self._source = source
+        self._wait_for_database = wait_for_database
         self._deliver_webhooks = not queues if deliver_webhooks is None else deliver_webhooks
         self._options = RuntimeOptions(
             queues=list(queues or ()),
@@ -154,6 +167,8 @@ class Worker:
 
     async def run(self) -> None:
         """Run tasks until `stop` is called, then finish or release running tasks and return."""
+        if self._runtime is None and self._stopping:  # stopped while it waited for the database
+            return
         runtime = self._get_runtime()
         if self._running is not None:
             raise RefusedError("This worker runs already.", fix="Create another worker.")
@@ -187,15 +202,41 @@ class Worker:
         if restarter is not None:
             resources.callback(restarter.close)
             self._options["restart_database"] = restarter.restart
-        async with database.connection() as connection:
-            await install.verify_schema(connection)
-            await register_definitions(connection, self._source, self._tasks.values(), self._schedules)
+        if not await self._register_when_reachable(database):
+            return
         tasks = dict(self._tasks)
         if self._deliver_webhooks:
             tasks = webhooks.add_webhook_delivery_task(tasks, (), database)
         self._runtime = WorkerRuntime(database, tasks, self._consumers, **self._options)
         if self._stopping:
             self._stop_event.set()
+
+    async def _register_when_reachable(self, database: Database) -> bool:
+        """Check the schema and register the definitions. Return False if the worker was stopped before.
+
+        Waits while the database is unreachable, starts up or has no free connection. The wait is reported by
+        one event, because every attempt to connect is (`engine.availability`).
+        """
+        pause_s = 0.25
+        while not self._stopping:
+            try:
+                async with database.connection() as connection:
+                    await install.verify_schema(connection)
+                    await register_definitions(
+                        connection, self._source, self._tasks.values(), self._schedules
+                    )
+            except DatabaseLoginError:
+                raise
+            except (DatabaseUnavailableError, DatabaseFullError):
+                if not self._wait_for_database:
+                    raise
+            else:
+                return True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(random.uniform(pause_s / 2, pause_s)):  # noqa: S311
+                    await self._stop_event.wait()
+            pause_s = min(pause_s * 2, MAX_DATABASE_WAIT_PAUSE_S)
+        return False
 
     def _get_runtime(self) -> WorkerRuntime:
         if self._runtime is None:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from holdfast import errors
 
+_INTERNAL_ERROR_TITLE = "Internal server error"
 _STATUS_AND_TITLE_BY_ERROR: dict[type[errors.HoldfastError], tuple[int, str]] = {
     errors.InvalidError: (422, "The request is not valid"),
     errors.NotFoundError: (404, "Not found"),
@@ -26,11 +27,11 @@ _STATUS_AND_TITLE_BY_ERROR: dict[type[errors.HoldfastError], tuple[int, str]] = 
     errors.TooLargeError: (413, "Too large"),
     errors.GoneError: (410, "Gone"),
     errors.DatabasePermissionError: (403, "The database login of the API lacks a privilege"),
+    errors.DatabaseRefusedError: (500, _INTERNAL_ERROR_TITLE),
     errors.DatabaseError: (503, "The database is unavailable"),
     errors.StorageError: (503, "The object store is unavailable"),
     errors.SchemaError: (503, "The database schema has the wrong version"),
 }
-_INTERNAL_ERROR_TITLE = "Internal server error"
 _log = logging.getLogger("holdfast.server.api")
 
 

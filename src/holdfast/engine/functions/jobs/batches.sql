@@ -19,8 +19,31 @@ begin
   if v_user is not null and p_callback is not null then
     perform holdfast.check_user_may_submit_types(p_callback);
   end if;
+  if p_callback is not null then
+    perform holdfast.validate_batch_callback(p_callback, coalesce(v_user, p_owner));
+  end if;
   insert into holdfast.batches (id, name, owner, callback) values (v_id, p_name, coalesce(v_user, p_owner), p_callback);
   return v_id;
+end $$;
+
+-- Raise an error if the callback of a batch is not a job that can be submitted. The job is submitted and rolled back, so
+-- that all rules of submit apply.
+create or replace function holdfast.validate_batch_callback(p_callback jsonb, p_owner text) returns void
+language plpgsql set search_path = '' as $$
+begin
+  if jsonb_typeof(p_callback) <> 'object' then
+    perform holdfast.raise_error('HF004', 'The callback of a batch must be a job: a JSON object with a type.',
+      'callback');
+  end if;
+  if p_callback ? 'batch' then
+    perform holdfast.raise_error('HF004', 'The callback of a batch cannot be a member of a batch.', 'callback');
+  end if;
+  begin
+    perform holdfast.submit_for_owner(p_owner, p_callback);
+    raise exception using errcode = 'HF000', message = 'The callback is valid.';
+  exception when sqlstate 'HF000' then
+    null; -- the submitted job is rolled back
+  end;
 end $$;
 
 -- Add p_count to the number of jobs of an open batch. Raises HF003 if the batch is closed or does not exist.
@@ -133,9 +156,37 @@ begin
   where b.id = p_id and b.closed_at is not null and b.finished_at is null and b.ended >= b.total
   returning * into v_batch;
   if v_batch.callback is not null and v_batch.callback_job is null then
-    update holdfast.batches b set callback_job = (holdfast.submit_for_owner(v_batch.owner,
-      v_batch.callback) ->> 'id')::uuid where b.id = p_id;
+    -- A callback that cannot be submitted must not undo the end of the job that completed the batch.
+    perform holdfast.run_isolated('batch callback', 'select holdfast.submit_batch_callbacks($1::uuid[])',
+      array[p_id::text], p_now);
   end if;
+end $$;
+
+-- Submit the callback jobs of completed batches that have none yet. Returns their number.
+create or replace function holdfast.submit_batch_callbacks(p_ids uuid[]) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_batch holdfast.batches;
+  v_count integer := 0;
+begin
+  for v_batch in
+    select * from holdfast.batches b where b.id = any (p_ids) and b.finished_at is not null and b.callback is not null
+      and b.callback_job is null order by b.id for update
+  loop
+    update holdfast.batches b set callback_job = (holdfast.submit_for_owner(v_batch.owner,
+      v_batch.callback) ->> 'id')::uuid where b.id = v_batch.id;
+    v_count := v_count + 1;
+  end loop;
+  return v_count;
+end $$;
+
+-- Try again to submit callbacks that could not be submitted. Returns the number of submitted callbacks.
+create or replace function holdfast.retry_batch_callbacks(p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+begin
+  return holdfast.run_isolated('batch callback', 'select holdfast.submit_batch_callbacks($1::uuid[])', array(
+    select p.subject from holdfast.maintenance_problems p where p.kind = 'batch callback' and p.retry_at <= p_now
+    order by p.retry_at limit p_limit), p_now);
 end $$;
 
 -- Submit a job that the engine itself creates for an owner.

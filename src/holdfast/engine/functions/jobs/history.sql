@@ -40,9 +40,23 @@ begin
   from deleted g join holdfast.lanes l on l.id = g.lane_id;
 end $$;
 
--- Move the tasks of ended jobs to the history, job by job. Jobs stay for one minute, so that a retry at once finds
--- them in place.
+-- Move the tasks of ended jobs to the history. Jobs stay for one minute, so that a retry at once finds them in place.
+-- Returns the number of tasks.
 create or replace function holdfast.archive_jobs(p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_paused text[] := holdfast.list_paused_subjects('archiving of a job', p_now);
+begin
+  return holdfast.run_isolated('archiving of a job',
+    format('select holdfast.archive_ended_jobs($1::uuid[], %s)', p_limit), array(
+      select j.id::text from holdfast.jobs j
+      where j.finished_at < p_now - interval '1 minute' and j.finished_at is not null and not j.archived
+        and j.id::text <> all (v_paused)
+      order by j.finished_at limit p_limit), p_now);
+end $$;
+
+-- Move the tasks of these jobs to the history, job by job, up to p_limit tasks. Returns the number of tasks.
+create or replace function holdfast.archive_ended_jobs(p_jobs uuid[], p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_job record;
@@ -51,8 +65,8 @@ declare
 begin
   for v_job in
     select j.id, j.status from holdfast.jobs j
-    where j.finished_at < p_now - interval '1 minute' and j.finished_at is not null and not j.archived
-    order by j.finished_at limit p_limit for update skip locked
+    where j.id = any (p_jobs) and j.finished_at is not null and not j.archived
+    order by j.finished_at for update skip locked
   loop
     v_ids := array(select t.id from holdfast.tasks t where t.job_id = v_job.id order by t.id
       limit greatest(p_limit - v_count, 1));

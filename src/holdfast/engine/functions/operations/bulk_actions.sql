@@ -190,8 +190,14 @@ begin
     return (holdfast.retry_job(p_job, null, p_delay_s) ->> 'restarted')::int > 0;
   end if;
   return false;
-exception when sqlstate 'HF002' or sqlstate 'HF003' then
-  return false;
+exception
+  when sqlstate 'HF002' or sqlstate 'HF003' then return false;
+  when others then
+    if holdfast.is_temporary_error(sqlstate) then
+      raise;
+    end if;
+    perform holdfast.record_maintenance_problem('bulk action on a job', p_job::text, sqlerrm, holdfast.now());
+    return false;
 end $$;
 
 -- Pauses, resumes or stops a bulk action. p_verb is pause, resume or stop. Returns whether the status changed.

@@ -50,44 +50,67 @@ begin
   order by t.at;
 end $$;
 
--- Submit the jobs that are due and return their number. The error of a job that cannot be submitted is stored with
--- the schedule, which continues. A job that would have to wait for another transaction (a unique key) is left for the
--- next call.
+-- Submit the jobs that are due and return their number. A schedule that cannot be evaluated does not stop the others:
+-- its error is stored with it, and it is tried again in five minutes.
 create or replace function holdfast.tick_schedules(p_limit integer default 1000) returns integer
 language plpgsql security definer set search_path = '' set lock_timeout = '200ms' as $$
 declare
   v_now timestamptz := holdfast.now();
   v_schedule holdfast.schedules;
-  v_at timestamptz;
-  v_next timestamptz;
   v_count integer := 0;
 begin
   for v_schedule in
     select * from holdfast.schedules s where s.paused_at is null and s.next_at <= v_now
     order by s.next_at limit p_limit for update skip locked
   loop
-    v_next := null;
-    for v_at in select * from holdfast.list_due_schedule_times(v_schedule, v_now) loop
-      begin
-        v_schedule.last_job := (holdfast.submit(holdfast.build_scheduled_job(v_schedule, v_at)) ->> 'id')::uuid;
-        v_schedule.last_error := null;
-        v_count := v_count + 1;
-      exception
-        when lock_not_available or deadlock_detected then v_next := v_at;
-        when serialization_failure then raise;
-        when others then v_schedule.last_error := holdfast.truncate_middle(sqlerrm, 1000);
-      end;
-      exit when v_next is not null;
-      v_schedule.last_at := v_at;
-    end loop;
-    update holdfast.schedules s set last_at = v_schedule.last_at, last_job = v_schedule.last_job,
-      last_error = v_schedule.last_error,
-      next_at = coalesce(v_next, (select t from holdfast.list_schedule_times_after(s.cron, s.every_s, s.timezone,
-        s.anchor_at,
-        v_now, 1) as t), 'infinity')
-    where s.name = v_schedule.name;
+    begin
+      v_count := v_count + holdfast.submit_due_runs(v_schedule, v_now);
+      if v_schedule.last_error is not null then
+        delete from holdfast.maintenance_problems p where p.kind = 'schedule' and p.subject = v_schedule.name;
+      end if;
+    exception when others then
+      if holdfast.is_temporary_error(sqlstate) then
+        raise;
+      end if;
+      perform holdfast.record_maintenance_problem('schedule', v_schedule.name, sqlerrm, v_now);
+      update holdfast.schedules s set last_error = holdfast.truncate_middle(sqlerrm, 1000),
+        next_at = v_now + interval '5 minutes'
+      where s.name = v_schedule.name;
+    end;
     exit when v_count >= p_limit;
   end loop;
+  return v_count;
+end $$;
+
+-- Submit the jobs of one locked schedule that are due, and set its next time. Returns the number of jobs. The error of
+-- a job that cannot be submitted is stored with the schedule, which continues. A job that would have to wait for
+-- another transaction (a unique key) is left for the next call.
+create or replace function holdfast.submit_due_runs(p_schedule holdfast.schedules, p_now timestamptz) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_at timestamptz;
+  v_next timestamptz;
+  v_count integer := 0;
+begin
+  for v_at in select * from holdfast.list_due_schedule_times(p_schedule, p_now) loop
+    begin
+      p_schedule.last_job := (holdfast.submit(holdfast.build_scheduled_job(p_schedule, v_at)) ->> 'id')::uuid;
+      p_schedule.last_error := null;
+      v_count := v_count + 1;
+    exception
+      when lock_not_available or deadlock_detected then v_next := v_at;
+      when serialization_failure then raise;
+      when others then p_schedule.last_error := holdfast.truncate_middle(sqlerrm, 1000);
+    end;
+    exit when v_next is not null;
+    p_schedule.last_at := v_at;
+  end loop;
+  update holdfast.schedules s set last_at = p_schedule.last_at, last_job = p_schedule.last_job,
+    last_error = p_schedule.last_error,
+    next_at = coalesce(v_next, (select t from holdfast.list_schedule_times_after(s.cron, s.every_s, s.timezone,
+      s.anchor_at,
+      p_now, 1) as t), 'infinity')
+  where s.name = p_schedule.name;
   return v_count;
 end $$;
 

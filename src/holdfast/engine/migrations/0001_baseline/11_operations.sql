@@ -90,3 +90,17 @@ create table holdfast.reruns (
   at timestamptz not null
 );
 create index reruns_old on holdfast.reruns (old_job_id);
+
+-- Rows whose maintenance failed because of their data, and effects of ended jobs that could not be applied. The row is
+-- left out until retry_at, so that it does not stop the maintenance of other rows. The problem is deleted when the
+-- maintenance of the row succeeds.
+create table holdfast.maintenance_problems (
+  kind text not null,                        -- what failed, such as 'lease' or 'batch callback'
+  subject text not null,                     -- the id or the name of the row
+  message text not null,
+  failures integer not null default 1,       -- consecutive ones
+  first_at timestamptz not null,
+  last_at timestamptz not null,
+  retry_at timestamptz not null,
+  primary key (kind, subject)
+);
