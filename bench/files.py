@@ -28,7 +28,7 @@ from starlette.types import ASGIApp
 from holdfast import Client, load_settings
 from holdfast.client import open_client_database
 from holdfast.engine import embedded, scratch
-from holdfast.engine.artifacts import put_artifact_retention
+from holdfast.engine.artifacts import put_artifact_retention_rule
 from holdfast.server import create_app
 from holdfast.settings import Settings
 
@@ -142,7 +142,7 @@ INSERT_EXPIRED_FILES = """
 async def measure_sweep(client: Client, files: int) -> dict[str, float]:
     database = await open_client_database(client)
     async with database.connection() as connection:
-        await put_artifact_retention(connection, ttl=None)
+        await put_artifact_retention_rule(connection, ttl=None)
         for start in range(0, files, 10_000):
             await connection.execute(INSERT_EXPIRED_FILES, start, min(start + 10_000, files) - 1)
         await connection.execute(

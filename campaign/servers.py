@@ -95,7 +95,7 @@ class FaultServer:
         if not self._account.is_current_user:
             account_options = {"user": self._account.uid, "group": self._account.gid, "extra_groups": []}
         self._cluster.repair()
-        command = self._cluster.build_supervisor_plan(self.port).command
+        command = self._cluster.build_server_start_plan(self.port).command
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

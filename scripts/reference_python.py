@@ -30,7 +30,7 @@ NAMES_BY_SECTION: dict[str, tuple[str, ...]] = {
     "Workers": ("Worker", "QueueShare"),
     "Options": ("SubmitOptions", "ChildOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
                 "ReadOptions", "PolicyChanges", "ConsumerOptions"),
-    "Returned values": ("Job", "JobTask", "Progress", "Failure", "JobPage", "Batch", "Reason", "Limit", "Artifact", "Message",
+    "Returned values": ("Job", "JobTask", "Progress", "Failure", "JobPage", "Batch", "TaskExplanation", "Limit", "Artifact", "Message",
                         "MessageQueue", "MessageMetrics", "MessagePolicy", "LogLine", "StoredSchedule"),
     "Settings and errors": ("Settings", "load_settings", "Secret", "HoldfastError", "TaskFailedError"),
     "Tests": ("hf",),

@@ -47,8 +47,8 @@ from holdfast.model import (
     MessagePolicy,
     MessageQueue,
     Progress,
-    Reason,
     StoredSchedule,
+    TaskExplanation,
 )
 from holdfast.settings import Secret, Settings, load_settings
 from holdfast.version import __version__
@@ -97,7 +97,6 @@ __all__ = [
     "QueueShare",
     "RateLimited",
     "ReadOptions",
-    "Reason",
     "Reject",
     "RetryPolicy",
     "Schedule",
@@ -109,6 +108,7 @@ __all__ = [
     "StoredSchedule",
     "SubmitOptions",
     "Task",
+    "TaskExplanation",
     "TaskFailedError",
     "Worker",
     "__version__",

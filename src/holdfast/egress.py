@@ -38,7 +38,7 @@ _NAT64_NETWORK = ipaddress.ip_network("64:ff9b::/96")
 
 @dataclass(frozen=True)
 class EgressAllowlist:
-    """Private networks and hosts that outgoing requests may reach.
+    """Exceptions to the ban on private networks: the networks and hosts that outgoing requests may reach.
 
     >>> from holdfast.egress import EgressAllowlist
     >>> EgressAllowlist.parse("10.0.0.0/8, hooks.internal").hosts

@@ -150,16 +150,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     then: UUID | None = msgspec.field(default=None, name="callback_job")
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class TaskExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a task is not running, or since when it is running. `details` depend on the reason.
 
-    >>> from holdfast import Client, Reason, task
+    >>> from holdfast import Client, TaskExplanation, task
     >>> client = Client()
     >>> @task
     ... def double(x: int) -> int:
     ...     return 2 * x
     >>> async def main() -> None:
-    ...     reasons: list[Reason] = await (await client.submit(double(21))).explain()
+    ...     reasons: list[TaskExplanation] = await (await client.submit(double(21))).explain()
     ...     print([(each.task, each.reason) for each in reasons])
     """
 
@@ -276,8 +276,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
 
 
-class MessageLease(Protocol):
-    """The lease of a message that was read. `stop_reason` says why the reader lost the lease."""
+class MessageLeaseHandle(Protocol):
+    """What a message needs from the worker that leased it. `stop_reason` says why the lease was lost."""
 
     @property
     def stop_reason(self) -> str | None: ...
@@ -310,7 +310,7 @@ class Message(Generic[B_co]):
     receipt: str | None = None
     error: str | None = None
     failed_at: datetime | None = None
-    lease: MessageLease | None = field(default=None, repr=False, compare=False)
+    lease: MessageLeaseHandle | None = field(default=None, repr=False, compare=False)
 
     def done(self, on: object) -> Awaitable[None]:
         """Archive the message in your own transaction, if you commit.
@@ -328,7 +328,7 @@ class Message(Generic[B_co]):
         if stop_reason is not None:
             raise asyncio.CancelledError(stop_reason)
 
-    def _get_lease(self) -> MessageLease:
+    def _get_lease(self) -> MessageLeaseHandle:
         if self.lease is None:
             raise RefusedError(
                 f"Message {self.id} of queue {self.queue} was not read.",

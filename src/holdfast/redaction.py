@@ -42,7 +42,10 @@ class SecretMasker:
         )
 
     def mask_value(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
-        """Return a payload with its secrets and all known secrets masked."""
+        """Return a payload with secrets masked: those in its secret fields and those of earlier payloads.
+
+        Remember its secrets too.
+        """
         self.collect_secrets(value, schema)
         return self._mask_fields(value, _find_secret_fields(schema))
 

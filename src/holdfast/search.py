@@ -156,7 +156,7 @@ def _parse_search_terms(text: str) -> Iterator[SearchTerm]:
         field = SEARCH_FIELD_ALIASES.get(match[1], match[1])
         if field not in SEARCH_FIELDS:
             raise InvalidError(
-                f"There is no search field {match[1]!r}.",
+                f"Search field {match[1]!r} does not exist.",
                 field="q",
                 fix=f"Search fields: {', '.join(SEARCH_FIELDS)}.",
             )
@@ -205,10 +205,10 @@ def _build_search_filter(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
         elif term.field == "tag":
             kind = "not" if term.excluded else "in"
             out.setdefault("labels", {}).setdefault(kind, []).append(
-                [_build_label_condition(v) for v in term.values]
+                [_build_label_filter(v) for v in term.values]
             )
         else:
-            values = [_check_search_value(term.field, value) for value in term.values]
+            values = [_parse_search_value(term.field, value) for value in term.values]
             entry = out.setdefault(term.field, {})
             if term.field == "text":
                 entry.setdefault("not" if term.excluded else "in", []).append(values)
@@ -217,10 +217,10 @@ def _build_search_filter(terms: tuple[SearchTerm, ...]) -> dict[str, Any]:
     return out
 
 
-def _check_search_value(field: str, value: str) -> str:
+def _parse_search_value(field: str, value: str) -> str:
     if field == "state" and value not in SEARCH_STATES:
         raise InvalidError(
-            f"There is no state {value!r}.", field="q", fix=f"States: {', '.join(SEARCH_STATES)}."
+            f"State {value!r} does not exist.", field="q", fix=f"States: {', '.join(SEARCH_STATES)}."
         )
     if field in ID_SEARCH_FIELDS:
         try:
@@ -230,7 +230,7 @@ def _check_search_value(field: str, value: str) -> str:
     return value
 
 
-def _build_label_condition(value: str) -> dict[str, Any]:
+def _build_label_filter(value: str) -> dict[str, Any]:
     """Build the condition for a label: `team=media` matches one value, `team` every value."""
     name, equals, label = value.partition("=")
     return {"name": name, "values": _list_possible_json_values(label)} if equals else {"name": name}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from holdfast.errors import SettingsError
+from holdfast.redaction import MASK_TEXT
 
 AutoSwitch = Literal["auto", "on", "off"]
 LogFormat = Literal["human", "json"]
@@ -28,7 +29,6 @@ CaptureLevel = Literal["off", "debug", "info", "warning", "error"]
 OnOffSwitch = Literal["off", "on"]
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
-REDACTED_TEXT = "•••"
 
 
 class Secret(str):
@@ -45,13 +45,13 @@ class Secret(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"Secret({REDACTED_TEXT!r})"
+        return f"Secret({MASK_TEXT!r})"
 
     def __str__(self) -> str:
-        return REDACTED_TEXT
+        return MASK_TEXT
 
     def __format__(self, spec: str) -> str:
-        return REDACTED_TEXT
+        return MASK_TEXT
 
     def reveal(self) -> str:
         """Return the secret value as a plain string."""
@@ -267,7 +267,7 @@ def load_settings(
     for name, raw in merged.items():
         if name not in known:
             raise SettingsError(
-                f"There is no setting {name!r}{_format_setting_suggestion(name, known)}",
+                f"Setting {name!r} does not exist{_format_setting_suggestion(name, known)}",
                 fix=f"Settings: {', '.join(known)}.",
                 field=name,
             )
@@ -339,7 +339,7 @@ def _convert_setting_value(name: str, kind: str, raw: object) -> object:
         plain = raw.reveal() if isinstance(raw, Secret) else str(raw)
         return {"Path": Path, "Secret": Secret, "str": str}[kind](plain)
     except ValueError as error:
-        shown = REDACTED_TEXT if kind == "Secret" else repr(raw)
+        shown = MASK_TEXT if kind == "Secret" else repr(raw)
         raise SettingsError(
             f"The setting {name} has the wrong value {shown}: {error}.", field=name
         ) from error
@@ -348,5 +348,5 @@ def _convert_setting_value(name: str, kind: str, raw: object) -> object:
 def redact_url(url: str) -> str:
     """Return a URL with its password masked."""
     # A URL parser would end the host at an unescaped / or ? in the password, so this goes up to the last @.
-    url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{REDACTED_TEXT}@", url, flags=re.DOTALL)
-    return re.sub(r"([?&]password=)[^&#]*", rf"\1{REDACTED_TEXT}", url)
+    url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{MASK_TEXT}@", url, flags=re.DOTALL)
+    return re.sub(r"([?&]password=)[^&#]*", rf"\1{MASK_TEXT}", url)

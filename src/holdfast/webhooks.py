@@ -84,7 +84,7 @@ def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]
     @task(name=WEBHOOK_TASK_TYPE, queue=WEBHOOK_QUEUE, retries=8, timeout=timedelta(seconds=60))
     async def deliver(webhook: UUID, event: str, delivery: str, body: dict[str, Any]) -> dict[str, Any]:
         async with database.connection() as connection:
-            webhook_target = await stored_webhooks.get_webhook_target(connection, webhook)
+            webhook_target = await stored_webhooks.find_webhook_url_and_secret(connection, webhook)
         if webhook_target is None:
             raise Reject("The webhook was deleted or switched off.")
         text = msgspec.json.encode({"type": event, "data": body})
@@ -102,7 +102,7 @@ def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]
 
     async def record_result(webhook: UUID, error: str | None = None, *, gone: bool = False) -> None:
         async with database.connection() as connection:
-            if await stored_webhooks.record_webhook_delivery(connection, webhook, error, gone=gone):
+            if await stored_webhooks.record_webhook_result(connection, webhook, error, gone=gone):
                 telemetry.emit("webhook.disabled", webhook=str(webhook), error=error or "")
 
     return deliver

@@ -166,7 +166,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_and_can_be_enabled(
     api: httpx.AsyncClient, conn: Connection, clock: Clock
 ) -> None:
     webhook = await create_webhook(api, "https://example.org/x", ANN)
-    note = "select holdfast.record_webhook_delivery($1, $2)"
+    note = "select holdfast.record_webhook_result($1, $2)"
     for _ in range(30):
         assert await conn.fetchval(note, webhook["id"], "The endpoint returned 500.") is False
     await clock.advance(timedelta(days=2))

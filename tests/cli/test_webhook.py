@@ -25,7 +25,7 @@ async def create_webhook(connection: Connection) -> UUID:
 
 def test_webhook_is_listed_enabled_disabled_and_deleted(shell: Shell) -> None:
     webhook_id = shell.query(create_webhook)
-    shell.query(lambda c: webhooks.record_webhook_delivery(c, webhook_id, "This address is gone.", gone=True))
+    shell.query(lambda c: webhooks.record_webhook_result(c, webhook_id, "This address is gone.", gone=True))
     [listed] = shell.json("webhook", "list")
     assert (listed["state"], listed["problem"]) == ("disabled", "This address is gone.")
     assert "is enabled" in shell("webhook", "enable", str(webhook_id))

@@ -327,7 +327,7 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
     expect(page.locator(".flash")).to_have_text("1 task will run again.")
     with page.expect_download() as download:
         page.goto(f"{dashboard.base}/jobs?q=task:plain-broken")
-        page.get_by_role("link", name="Export JSON Lines").click()
+        page.get_by_role("link", name="Export matching jobs (JSON Lines)").click()
     assert download.value.suggested_filename == "jobs.jsonl"
 
 

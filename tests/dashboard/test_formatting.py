@@ -16,7 +16,7 @@ from holdfast.formatting import (
     format_long_duration,
     format_relative_time,
     format_size,
-    parse_time,
+    parse_iso_time_or_none,
     sanitize_text,
     shorten_id,
     truncate_text,
@@ -49,8 +49,8 @@ def test_durations(seconds: float, text: str, long_text: str) -> None:
 def test_missing_values() -> None:
     assert format_duration(None) == "-"
     assert format_size(None, missing="n/a") == "n/a"
-    assert parse_time("not a time") is None
-    assert parse_time(None) is None
+    assert parse_iso_time_or_none("not a time") is None
+    assert parse_iso_time_or_none(None) is None
 
 
 def test_relative_times() -> None:

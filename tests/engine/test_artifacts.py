@@ -216,10 +216,10 @@ async def test_completing_in_the_callers_own_transaction_shows_them_with_its_com
 async def test_expiry_by_the_file_the_job_type_and_the_owner(
     conn: Connection, clock: Clock, db: Database
 ) -> None:
-    await artifacts.put_artifact_retention(conn, ttl=timedelta(days=4))
-    await artifacts.put_artifact_retention(conn, owner="ann", ttl=timedelta(days=3))
-    await artifacts.put_artifact_retention(conn, type="t", ttl=timedelta(days=2))
-    await artifacts.put_artifact_retention(conn, owner="eve", type="t", ttl=None)
+    await artifacts.put_artifact_retention_rule(conn, ttl=timedelta(days=4))
+    await artifacts.put_artifact_retention_rule(conn, owner="ann", ttl=timedelta(days=3))
+    await artifacts.put_artifact_retention_rule(conn, job_type="t", ttl=timedelta(days=2))
+    await artifacts.put_artifact_retention_rule(conn, owner="eve", job_type="t", ttl=None)
     manual_worker = ManualWorker(conn)
     for owner in ("ann", "eve"):
         await submit_job(conn, owner=owner)

@@ -161,7 +161,7 @@ async def test_an_extension_of_somebody_else(empty_url: Secret, settings: Settin
     few = tuple(
         f
         for f in schema.load_packaged_schema().functions
-        if f.file in {"access/grants.sql", "foundation/clock.sql"}
+        if f.path in {"access/grants.sql", "foundation/clock.sql"}
     )
     marked = FunctionFile("queue.sql", "create function pgmq.ours() returns int return 1;", "pgmq")
     files = SchemaFiles(schema.load_packaged_schema().migrations[:1], (*few, marked))

@@ -104,7 +104,7 @@ def test_a_server_without_a_supervisor_is_adopted(
     port = home.port
     assert port is not None
     alone = supervisor.ChildPostmaster(
-        PostgresCluster(home, account, programs).build_supervisor_plan(port), 1
+        PostgresCluster(home, account, programs).build_server_start_plan(port), 1
     )
     user, url = here.start_ready_user()
     assert here.find_postmaster_pid() == alone.pid
@@ -122,7 +122,7 @@ def test_a_server_without_a_supervisor_can_be_stopped(here: EmbeddedTestHome) ->
         binaries.choose_binaries(here.settings, home.cluster_version), account
     )
     alone = supervisor.ChildPostmaster(
-        PostgresCluster(home, account, programs).build_supervisor_plan(home.choose_free_port()), 1
+        PostgresCluster(home, account, programs).build_server_start_plan(home.choose_free_port()), 1
     )
     wait_until(lambda: here.find_postmaster_pid() == alone.pid)
     assert embedded.stop_server(here.settings) is True

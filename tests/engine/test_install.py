@@ -30,7 +30,7 @@ LATEST_VERSION = schema.load_packaged_schema().latest_version
 MINIMAL_FUNCTION_FILES = tuple(
     f
     for f in schema.load_packaged_schema().functions
-    if f.file in {"access/grants.sql", "foundation/clock.sql"}
+    if f.path in {"access/grants.sql", "foundation/clock.sql"}
 )
 HOLDFAST_COMMAND = (sys.executable, "-m", "holdfast")
 # Imports first, then waits for the word: so that the kill hits the migration and not the start of Python.

@@ -22,7 +22,7 @@ BASELINE_MIGRATION = schema.load_packaged_schema().migrations[0]
 MINIMAL_FUNCTION_FILES = tuple(
     f
     for f in schema.load_packaged_schema().functions
-    if f.file in {"access/grants.sql", "foundation/clock.sql"}
+    if f.path in {"access/grants.sql", "foundation/clock.sql"}
 )
 TABLE_MIGRATION = SchemaMigration(2, "things", "create table holdfast.things (n integer);")
 INDEX_MIGRATION = SchemaMigration(
@@ -135,7 +135,7 @@ asyncio.run(install.migrate_database(loaded.database_url, loaded, files=files))
 
 def write_schema_files(folder: Path) -> Path:
     texts = {file.path: file.sql for migration in SCHEMA_FILES.migrations for file in migration.files}
-    texts |= {f"functions/{function.file}": function.sql for function in SCHEMA_FILES.functions}
+    texts |= {f"functions/{function.path}": function.sql for function in SCHEMA_FILES.functions}
     for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

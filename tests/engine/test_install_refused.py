@@ -22,7 +22,7 @@ from holdfast.settings import Secret, Settings, load_settings
 
 SCHEMA_FILES = schema.load_packaged_schema()
 MINIMAL_FUNCTION_FILES = tuple(
-    f for f in SCHEMA_FILES.functions if f.file in {"access/grants.sql", "foundation/clock.sql"}
+    f for f in SCHEMA_FILES.functions if f.path in {"access/grants.sql", "foundation/clock.sql"}
 )
 
 
@@ -314,7 +314,7 @@ def test_directives(tmp_path: Path) -> None:
     first, second = files.migrations
     assert (first.breaking, first.concurrently, first.index_name) == (True, False, None)
     assert (second.breaking, second.concurrently, second.index_name) == (True, True, "b")
-    assert [f.file for f in files.functions] == ["access/grants.sql", "a/a.sql", "a/b.sql"]
+    assert [f.path for f in files.functions] == ["access/grants.sql", "a/a.sql", "a/b.sql"]
     assert files.skipped(frozenset({"pgmq"})) == ("a/a.sql",)
 
 
@@ -327,7 +327,7 @@ def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -
         functions__a__a="select 4;",
     )
     folder, file = files.migrations
-    assert (folder.version, folder.name, folder.breaking, folder.file) == (1, "a", True, "0001_a")
+    assert (folder.version, folder.name, folder.breaking, folder.file_name) == (1, "a", True, "0001_a")
     assert [f.path for f in folder.files] == [
         "migrations/0001_a/1_first.sql",
         "migrations/0001_a/2_second.sql",

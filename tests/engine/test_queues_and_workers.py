@@ -89,11 +89,11 @@ async def test_a_job_again_as_it_was_submitted(conn: Connection) -> None:
         "owner": "ann", "labels": {"a": "b"}, "type": "t", "queue": "q",
     }  # fmt: skip
     submitted = await jobs.submit(conn, {**submission, "key": "once"})
-    assert await job_detail.get_job_submission(conn, submitted.id) == submission
+    assert await job_detail.build_job_resubmission(conn, submitted.id) == submission
     await ManualWorker(conn).finish_task(await ManualWorker(conn).claim_one_task())
-    assert await job_detail.get_job_submission(conn, submitted.id) == submission
+    assert await job_detail.build_job_resubmission(conn, submitted.id) == submission
     with expect_error("HF002"):
-        await job_detail.get_job_submission(conn, UUID(int=1))
+        await job_detail.build_job_resubmission(conn, UUID(int=1))
 
 
 async def test_a_graph_again_without_what_its_tasks_added(conn: Connection) -> None:
@@ -111,7 +111,7 @@ async def test_a_graph_again_without_what_its_tasks_added(conn: Connection) -> N
         task.nonce,
         '[{"name":"c","type":"t"}]',
     )
-    body = await job_detail.get_job_submission(conn, submitted.id)
+    body = await job_detail.build_job_resubmission(conn, submitted.id)
     assert [(t["name"], t["args"], t.get("after")) for t in body["tasks"]] == [
         ("a", {"n": 1}, None),
         ("b", None, [{"name": "a", "on_failure": "skip"}]),

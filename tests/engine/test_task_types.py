@@ -121,7 +121,7 @@ async def test_the_same_result_as_jsonschema(conn: Connection) -> None:
         names = rng.sample(list(SCHEMA["properties"]), rng.choice((0, 1, 1, 1, 2)))
         values.append({"url": "abcd", **{name: build_random_value(rng) for name in names}})
     rows = await conn.fetch(
-        "select holdfast.validate_json_schema(v::jsonb, $2::jsonb, $2::jsonb, 'args', 0) as wrong "
+        "select holdfast.validate_value_against_schema(v::jsonb, $2::jsonb, $2::jsonb, 'args', 0) as wrong "
         "from unnest($1::text[]) as v",
         [msgspec.json.encode(value).decode() for value in values],
         msgspec.json.encode(SCHEMA).decode(),

@@ -359,12 +359,12 @@ async def _create_webhooks(conn: Connection) -> None:
         )
     ]
     await conn.execute(
-        "select holdfast.record_webhook_delivery($1, $2)",
+        "select holdfast.record_webhook_result($1, $2)",
         webhook_ids[1],
         "The endpoint did not respond in time.",
     )
     gone = "The endpoint returned 410 Gone."
-    await conn.execute("select holdfast.record_webhook_delivery($1, $2, true)", webhook_ids[2], gone)
+    await conn.execute("select holdfast.record_webhook_result($1, $2, true)", webhook_ids[2], gone)
 
 
 async def _create_stats(conn: Connection, rng: random.Random) -> None:

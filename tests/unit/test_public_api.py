@@ -20,8 +20,8 @@ PUBLIC_NAMES: dict[str, str] = {
     """,
     "holdfast.errors": """
         Cancel ConflictError DatabaseError DatabaseFullError DatabaseLoginError DatabasePermissionError
-        DatabaseReadOnlyError DatabaseRefusedError DatabaseTooOldError DatabaseUnavailableError EmbeddedDatabaseError GoneError HoldfastError
-        InvalidError LeaseLostError LifespanError NotFoundError OutcomeSignal PublicError
+        DatabaseReadOnlyError DatabaseRefusedError DatabaseTooOldError DatabaseUnavailableError
+        EmbeddedDatabaseError GoneError HoldfastError InvalidError LeaseLostError LifespanError NotFoundError OutcomeSignal PublicError
         QuotaExceededError RateLimited RefusedError Reject SchemaBusyError SchemaChangedError SchemaError
         SchemaMissingError SchemaOutdatedError SchemaTooNewError SettingsError Snooze StorageError
         StorageFullError StoragePermissionError StorageUnavailableError TaskFailedError TooLargeError

@@ -58,7 +58,7 @@ def download_zip(session: CliSession, batch_id: str, output: str | None, force: 
                 await _write_zip(client, batch_uuid, sys.stdout.buffer)
                 return 0
             await _write_zip_file(client, batch_uuid, target)
-            return _print_archive_summary(session, target)
+            return _print_zip_summary(session, target)
 
     return session.run_async(write_archive())
 
@@ -106,7 +106,7 @@ async def _iterate_zip_entries(client: Client, batch_id: UUID) -> AsyncGenerator
             return
 
 
-def _print_archive_summary(session: CliSession, target: Path) -> int:
+def _print_zip_summary(session: CliSession, target: Path) -> int:
     """Print the number of files in a ZIP archive. Return exit code 1 if files are missing, else 0."""
     with zipfile.ZipFile(target) as archive:
         manifest = msgspec.json.decode(archive.read("manifest.json"))

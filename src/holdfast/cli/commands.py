@@ -54,7 +54,7 @@ COMMANDS_BY_HEADING: dict[str, tuple[CommandEntry, ...]] = {
     "Monitor and operate": (
         _build_entry("top", "Show queues, running jobs, errors and workers, refreshed every second."),
         _build_entry("queue", "List, pause, limit and configure queues.", "cli.queue", "cli.queue_actions"),
-        _build_entry("errors", "List failed attempts grouped by cause, and retry or ignore them."),
+        _build_entry("errors", "List, retry and ignore groups of failed attempts with the same cause."),
         _build_entry("bulk", "Follow, pause, stop and undo bulk actions on jobs."),
         _build_entry("workers", "List, drain and stop running workers."),
         _build_entry("limit", "Manage concurrency limits and rate limits."),

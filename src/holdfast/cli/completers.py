@@ -88,8 +88,8 @@ async def _suggest_limits(connection: Connection) -> list[CompletionItem]:
     return [CompletionItem(row["name"]) for row in await limits.list_limits(connection)]
 
 
-complete_job = build_completer(_suggest_jobs)
-complete_queue = build_completer(_suggest_queues)
-complete_worker = build_completer(_suggest_workers)
-complete_type = build_completer(_suggest_task_types)
-complete_limit = build_completer(_suggest_limits)
+suggest_job_ids = build_completer(_suggest_jobs)
+suggest_queue_names = build_completer(_suggest_queues)
+suggest_worker_names = build_completer(_suggest_workers)
+suggest_task_type_names = build_completer(_suggest_task_types)
+suggest_limit_names = build_completer(_suggest_limits)

@@ -19,8 +19,8 @@ DATABASE_UNAVAILABLE_EXIT_CODE = 6
 @click.option(
     "--probe",
     type=click.Choice(["live", "ready"]),
-    help="Run a health probe, which prints nothing on success: live checks this machine, ready "
-    "also checks the database and its schema. Default: run all checks and print the results.",
+    help="Run one health probe and print nothing on success. `live`: check this machine. `ready`: also "
+    "check the database and its schema. Default: run all checks and print the results.",
 )
 @json_option
 @click.pass_context

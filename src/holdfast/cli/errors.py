@@ -1,4 +1,4 @@
-"""`holdfast errors`: list failed attempts grouped by cause, and retry or ignore all errors of one cause."""
+"""`holdfast errors`: list, retry and ignore error groups (failed attempts with the same cause)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from holdfast.formatting import format_age, format_number, sanitize_text
 
 ERROR_GROUP_COLUMNS = ["cause", "attempts", "jobs", "first", "last", "trend", "error", "tasks"]
 TREND_BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
-CAUSE_LOOKUP_PERIOD = timedelta(days=30)
-MAX_LOOKUP_CAUSES = 1000
+ERROR_GROUP_LOOKUP_PERIOD = timedelta(days=30)
+MAX_LOOKUP_ERROR_GROUPS = 1000
 MAX_TABLE_CELL_CHARS = 60
 
 
@@ -36,9 +36,9 @@ cause_argument = click.argument("cause", nargs=-1, required=True, callback=_join
 
 @click.group("errors")
 def errors_command() -> None:
-    """List failed attempts grouped by cause, and retry or ignore them.
+    """List, retry and ignore error groups. An error group is all failed attempts with the same cause.
 
-    A CAUSE is the first column of `holdfast errors list`, or its beginning if that is unambiguous.
+    CAUSE is the first column of `holdfast errors list`, or its beginning if only one group starts with it.
     """
 
 
@@ -48,21 +48,21 @@ def errors_command() -> None:
     type=DURATION,
     default="24h",
     show_default=True,
-    help="List only causes with a failed attempt within this duration before now.",
+    help="List only error groups with a failed attempt within this duration before now.",
 )
-@click.option("--ignored", is_flag=True, help="List ignored causes of errors too. Default: leave them out.")
+@click.option("--ignored", is_flag=True, help="List ignored error groups too. Default: leave them out.")
 @click.option(
     "--limit",
     "-n",
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="List at most this many causes of errors.",
+    help="List at most this many error groups.",
 )
 @json_option
 @pass_session
 def list_errors(session: CliSession, since: timedelta, ignored: bool, limit: int) -> None:
-    """List the causes of failed attempts, most recently seen first."""
+    """List error groups, the most recent failure first."""
 
     async def fetch_error_groups(connection: Connection) -> list[dict[str, Any]]:
         start = datetime.now(UTC) - since
@@ -102,21 +102,21 @@ def format_trend(counts: list[int]) -> str:
 async def get_error_group_or_fail(connection: Connection, cause: str, *, samples: int = 1) -> dict[str, Any]:
     """Return the error group with this cause, or the only one whose cause starts with it.
 
-    Raise `NotFoundError` if there is none, and `ConflictError` if several causes start with the text.
+    Raise `NotFoundError` if there is none, and `ConflictError` if several groups start with the text.
     """
-    since = datetime.now(UTC) - CAUSE_LOOKUP_PERIOD
+    since = datetime.now(UTC) - ERROR_GROUP_LOOKUP_PERIOD
     group = await error_groups.get_error_group(connection, cause, since=since, limit=samples)
     if group is not None:
         return group
     groups = await error_groups.list_error_groups(
-        connection, since=since, ignored=True, limit=MAX_LOOKUP_CAUSES
+        connection, since=since, ignored=True, limit=MAX_LOOKUP_ERROR_GROUPS
     )
     matches = [each["cause"] for each in groups if each["cause"].startswith(cause)]
     if len(matches) > 1:
-        raise ConflictError(f"More than one cause starts with {cause!r}.", fix="Give more characters.")
+        raise ConflictError(f"More than one error group starts with {cause!r}.", fix="Give more characters.")
     if not matches:
         raise NotFoundError(
-            f"Cause {cause!r} does not exist.", fix="See `holdfast errors list`.", field="cause"
+            f"Error group {cause!r} does not exist.", fix="See `holdfast errors list`.", field="cause"
         )
     group = await error_groups.get_error_group(connection, matches[0], since=since, limit=samples)
     assert group is not None  # noqa: S101  (it was in the list a moment ago)
@@ -131,12 +131,12 @@ async def get_error_group_or_fail(connection: Connection, cause: str, *, samples
     type=click.IntRange(1, 100),
     default=3,
     show_default=True,
-    help="Show the tracebacks of this many of the latest failed attempts.",
+    help="Show at most this many tracebacks, of the latest failed attempts.",
 )
 @json_option
 @pass_session
 def show_error_group(session: CliSession, cause: str, samples: int) -> None:
-    """Show a cause of errors with tracebacks of its latest attempts."""
+    """Show an error group with the tracebacks of its latest failed attempts."""
     group = session.run_with_connection(
         lambda connection: get_error_group_or_fail(connection, cause, samples=samples)
     )
@@ -165,22 +165,17 @@ def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
 @json_option
 @pass_session
 def retry_error_group(session: CliSession, /, cause: str, **options: Any) -> int:
-    """Retry all jobs that failed with the error CAUSE.
+    """Retry all failed jobs of the error group CAUSE.
 
     The retry is a bulk action: it starts with a few jobs and continues if they succeed. See `holdfast bulk`.
     """
 
     async def start_bulk_retry(connection: Connection) -> int:
         group = await get_error_group_or_fail(connection, cause)
-        query = grammar.parse_search(f"state:failed cause:{quote_search_value(group['cause'])}")
+        query = grammar.parse_search(f"state:failed cause:{grammar.quote_search_value(group['cause'])}")
         return await bulk.start_bulk_action(session, connection, "retry", query, options)
 
     return session.run_with_connection(start_bulk_retry)
-
-
-def quote_search_value(text: str) -> str:
-    """Put a search value in double quotes, so that it can contain spaces and quotes."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @errors_command.command("ignore")
@@ -190,24 +185,24 @@ def quote_search_value(text: str) -> str:
     type=DURATION,
     default="7d",
     show_default=True,
-    help="Ignore the cause of errors for this duration.",
+    help="Ignore the error group for this duration.",
 )
-@click.option("--clear", is_flag=True, help="Stop ignoring the cause of errors: lists show it again.")
+@click.option("--clear", is_flag=True, help="Stop ignoring the error group: lists show it again.")
 @click.option(
     "--reason",
     "-r",
-    help="Store the reason for ignoring the cause of errors; error lists and "
-    "the audit log show it. Default: none.",
+    help="Store why this error group is ignored; error lists and the audit log show it. Default: none.",
 )
 @click.option(
-    "--link", help="Store a link with the ignored cause, such as the URL of a bug report. Default: none."
+    "--link",
+    help="Store a link with the ignored error group, such as the URL of a bug report. Default: none.",
 )
 @json_option
 @pass_session
 def ignore_error_group(
     session: CliSession, cause: str, duration: timedelta, clear: bool, reason: str | None, link: str | None
 ) -> None:
-    """Ignore a cause of errors for some time: error lists leave it out."""
+    """Ignore an error group for some time: error lists leave it out."""
 
     async def save_ignore_period(connection: Connection) -> dict[str, Any]:
         group = await get_error_group_or_fail(connection, cause)

@@ -168,8 +168,8 @@ def set_retention_rule(session: CliSession, ttl: str, owner: str | None, job_typ
     """
     duration = _parse_ttl(ttl)
     session.run_with_connection(
-        lambda connection: artifacts.put_artifact_retention(
-            connection, owner=owner, type=job_type, ttl=duration
+        lambda connection: artifacts.put_artifact_retention_rule(
+            connection, owner=owner, job_type=job_type, ttl=duration
         )
     )
     scope = " ".join(filter(None, [owner and f"of {owner}", job_type and f"of {job_type} jobs"]))

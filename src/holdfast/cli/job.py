@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from holdfast.cli import explain, job_watch
-from holdfast.cli.completers import complete_job
+from holdfast.cli.completers import suggest_job_ids
 from holdfast.cli.identifiers import resolve_job_id
 from holdfast.cli.output import CliOutput, strip_control_characters
 from holdfast.cli.parameters import DURATION
@@ -50,7 +50,7 @@ def job_command() -> None:
 
 def job_argument(command: Any) -> Any:
     """Add the command-line argument JOB, with shell completion from the newest jobs."""
-    return click.argument("job_id", metavar="JOB", shell_complete=complete_job)(command)
+    return click.argument("job_id", metavar="JOB", shell_complete=suggest_job_ids)(command)
 
 
 @job_command.command("show")

@@ -11,7 +11,7 @@ import click
 from holdfast import search as grammar
 from holdfast.cli import bulk, job_watch, parameters
 from holdfast.cli.actor import get_local_actor, record_audit_event
-from holdfast.cli.completers import complete_job
+from holdfast.cli.completers import suggest_job_ids
 from holdfast.cli.identifiers import resolve_job_id
 from holdfast.cli.job import MAX_LISTED_TASK_NAMES, get_job_or_fail, job_argument, job_command
 from holdfast.cli.parameters import DURATION
@@ -32,7 +32,7 @@ def job_selection_options(command: Any) -> Any:
         help="Select jobs by search terms, such as state:failed queue:mail, and start a bulk action on "
         "them. Default: the jobs with the given ids.",
     )(command)
-    return click.argument("job_ids", metavar="[JOB]...", nargs=-1, shell_complete=complete_job)(
+    return click.argument("job_ids", metavar="[JOB]...", nargs=-1, shell_complete=suggest_job_ids)(
         bulk.bulk_options(command)
     )
 
@@ -189,7 +189,7 @@ async def _submit_job_copy(
     """Submit a copy of a job and return its id. With `--print`, print the copy and return None."""
     async with client.connection() as connection:
         old_id = await resolve_job_id(connection, job_id)
-        old_body = await job_detail.get_job_submission(connection, old_id)
+        old_body = await job_detail.build_job_resubmission(connection, old_id)
         body = _change_arguments(old_body, parameters.parse_pairs(changes), options["task"])
         if options["key"]:
             body = {**body, "key": options["key"]}

@@ -27,7 +27,7 @@ NOT_STARTED_HINT_DELAY_S = 3.0
 MAX_BAR_LABEL_CHARS = 20
 MAX_BAR_NOTE_CHARS = 100
 MAX_ERROR_CHARS = 500
-LONGEST_JOB_WAIT = timedelta(days=36_500)
+UNLIMITED_JOB_WAIT = timedelta(days=36_500)
 
 
 async def watch_job(
@@ -46,7 +46,9 @@ async def watch_job(
 async def wait_for_job(client: Client, job_id: UUID, max_wait: timedelta | None = None) -> Job:
     """Wait until the job ends and return it, without showing progress."""
     async with hint_if_not_started(client, job_id):
-        ended = [job async for job in client.watch(job_id, within=max_wait or LONGEST_JOB_WAIT) if job.ended]
+        ended = [
+            job async for job in client.watch(job_id, within=max_wait or UNLIMITED_JOB_WAIT) if job.ended
+        ]
     if not ended:
         raise HoldfastError(
             f"Job {job_id} has not ended after {max_wait}.",

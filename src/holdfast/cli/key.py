@@ -105,7 +105,9 @@ def revoke_service_key(session: CliSession, prefix: str, yes: bool, dry_run: boo
             return count
 
     if not session.run_async(revoke_stored_key()):
-        raise NotFoundError(f"There is no active key {prefix}.", fix="See `holdfast key list`.")
+        raise NotFoundError(
+            f"Service key {prefix} does not exist or is revoked already.", fix="See `holdfast key list`."
+        )
     session.output.print_line(f"Key {prefix} is revoked.")
 
 

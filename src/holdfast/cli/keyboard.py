@@ -36,7 +36,7 @@ class KeyboardInput:
             descriptor = sys.stdin.fileno()
             self._former_mode = termios.tcgetattr(descriptor)
             tty.setcbreak(descriptor)
-            asyncio.get_running_loop().add_reader(descriptor, self._read_keys)
+            asyncio.get_running_loop().add_reader(descriptor, self._queue_pressed_keys)
         return self
 
     async def __aexit__(
@@ -54,7 +54,7 @@ class KeyboardInput:
         """Whether standard input is a terminal, so that key presses can be read."""
         return self._former_mode is not None
 
-    def _read_keys(self) -> None:
+    def _queue_pressed_keys(self) -> None:
         with contextlib.suppress(OSError):
             text = os.read(sys.stdin.fileno(), 64).decode(errors="replace")
             if not text:  # the terminal was closed

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.cli.actor import record_audit_event
-from holdfast.cli.completers import complete_limit, complete_queue, complete_type
+from holdfast.cli.completers import suggest_limit_names, suggest_queue_names, suggest_task_type_names
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import limits
 from holdfast.engine.connection import Connection
@@ -80,7 +80,8 @@ def limit_options(command: Any) -> Any:
         click.option(
             "--max-running",
             type=click.IntRange(0),
-            help="Run at most this many tasks at once, across all workers. Default: no concurrency limit.",
+            help="Let at most this many of the limited tasks run at once, across all workers; with "
+            "--per-key, for each key. Default: no concurrency limit.",
         ),
     ):
         command = option(command)
@@ -88,18 +89,18 @@ def limit_options(command: Any) -> Any:
 
 
 @limit_command.command("set")
-@click.argument("name", shell_complete=complete_limit)
+@click.argument("name", shell_complete=suggest_limit_names)
 @click.option(
     "--queue",
     "-q",
-    shell_complete=complete_queue,
+    shell_complete=suggest_queue_names,
     help="Apply the limit only to tasks of this queue. Default: tasks of all queues.",
 )
 @click.option(
     "--type",
     "task_type",
     metavar="TASK",
-    shell_complete=complete_type,
+    shell_complete=suggest_task_type_names,
     help="Apply the limit only to tasks of this type. Default: tasks of all types.",
 )
 @click.option(
@@ -147,7 +148,7 @@ def save_limit(session: CliSession, limit: LimitRule) -> None:
 
 
 @limit_command.command("delete")
-@click.argument("name", shell_complete=complete_limit)
+@click.argument("name", shell_complete=suggest_limit_names)
 @confirmation_options
 @pass_session
 def delete_limit(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:

@@ -82,7 +82,7 @@ def _format_schema_status(status: SchemaStatus) -> dict[str, Any]:
     return {
         "database": status.installed.latest_version,
         "code": status.files.latest_version,
-        "pending": [migration.file for migration in status.pending_migrations],
+        "pending": [migration.file_name for migration in status.pending_migrations],
         "changed": list(status.changed_migrations),
         "newer": [f"{migration.version:04}_{migration.name}" for migration in status.unknown_migrations],
         "functions": status.functions,

@@ -315,7 +315,7 @@ def set_visibility_timeout(
     type=MESSAGE_LIMIT_RANGE,
     default=1000,
     show_default=True,
-    help="Put back at most this many messages, oldest first, if no ID is given.",
+    help="If no ID is given, put at most this many messages back into the queue, oldest first.",
 )
 @json_option
 @pass_session

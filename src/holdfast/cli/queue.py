@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 import click
 import msgspec
 
-from holdfast.cli.completers import complete_queue
+from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.client import Client
@@ -121,7 +121,7 @@ def _format_message_policy(policy: MessagePolicy) -> dict[str, Any]:
 
 
 @queue_command.command("show")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @json_option
 @pass_session
 def show_queue(session: CliSession, name: str) -> None:
@@ -193,7 +193,7 @@ def _parse_partition_size(text: str) -> int | timedelta:
 
 
 @queue_command.command("drop")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @confirmation_options
 @pass_session
 def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
@@ -213,7 +213,7 @@ def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool)
 
 
 @queue_command.command("purge")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @confirmation_options
 @pass_session
 def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
@@ -244,7 +244,8 @@ def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool
 @click.option(
     "--max-reads",
     metavar="N|none",
-    help="Move a message to the dead letters after this many reads; none turns this off. Default: unchanged.",
+    help="Move a message to the dead letters after this many reads, or never if the value is `none`. "
+    "Default: unchanged.",
 )
 @click.option(
     "--backoff",
@@ -260,13 +261,13 @@ def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool
 @click.option(
     "--dead-letters",
     metavar="QUEUE|none",
-    help="Move dead letters to the message queue with this name; none moves them to the archive. "
+    help="Move dead letters to this message queue, or to the archive if the value is `none`. "
     "Default: unchanged.",
 )
 @click.option(
     "--archive-retention",
     metavar="DURATION|none",
-    help="Delete archived messages after this duration; none keeps them forever. Default: unchanged.",
+    help="Delete archived messages after this duration, or never if the value is `none`. Default: unchanged.",
 )
 @json_option
 @pass_session

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.cli.actor import get_local_actor, record_audit_event
-from holdfast.cli.completers import complete_queue
+from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.limit import confirm_and_delete_limit, limit_options, parse_rate, save_limit
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.queue import queue_command
@@ -40,7 +40,7 @@ async def _refuse_message_queue(connection: Connection, name: str) -> None:
 
 
 @queue_command.command("pause")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @click.option(
     "--reason",
     "-r",
@@ -75,7 +75,7 @@ def pause_queue(session: CliSession, name: str, reason: str | None, duration: ti
 
 
 @queue_command.command("resume")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @json_option
 @pass_session
 def resume_queue(session: CliSession, name: str) -> None:
@@ -95,7 +95,7 @@ def resume_queue(session: CliSession, name: str) -> None:
 
 
 @queue_command.command("limit")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @limit_options
 @click.option("--remove", is_flag=True, help="Delete the concurrency limit and the rate limit of the queue.")
 @confirmation_options
@@ -122,7 +122,7 @@ def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
 
 
 @queue_command.command("drain")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @click.option(
     "--reason",
     "-r",
@@ -182,7 +182,7 @@ async def _wait_until_queue_idle(
 
 
 @queue_command.command("desired-workers")
-@click.argument("name", shell_complete=complete_queue)
+@click.argument("name", shell_complete=suggest_queue_names)
 @click.option(
     "--per-worker",
     type=click.IntRange(1),

@@ -8,13 +8,13 @@ import click
 import msgspec
 
 from holdfast.cli import task_lookup
-from holdfast.cli.completers import complete_type
+from holdfast.cli.completers import suggest_task_type_names
 from holdfast.cli.session import CliSession, pass_session
 from holdfast.errors import NotFoundError
 
 
 @click.command("schema")
-@click.argument("task", shell_complete=complete_type)
+@click.argument("task", shell_complete=suggest_task_type_names)
 @click.option(
     "--app",
     metavar="APP",
@@ -27,7 +27,7 @@ def schema_command(session: CliSession, task: str, app: str | None) -> None:
     The schema comes from the database, where workers register their tasks, or from the code of --app.
     """
 
-    async def find_in_database() -> task_lookup.SubmittableTask | None:
+    async def find_in_database() -> task_lookup.SubmitTemplate | None:
         async with session.client() as client:
             return await task_lookup.find_registered_task(client, task)
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli import job_watch, parameters, task_lookup
-from holdfast.cli.completers import complete_queue, complete_type
+from holdfast.cli.completers import suggest_queue_names, suggest_task_type_names
 from holdfast.cli.identifiers import parse_uuid
 from holdfast.cli.parameters import DURATION, TIMESTAMP
 from holdfast.cli.session import CliSession, json_option, pass_session
@@ -19,7 +19,7 @@ from holdfast.errors import ConflictError, InvalidError
 
 
 @click.command("submit")
-@click.argument("task", shell_complete=complete_type)
+@click.argument("task", shell_complete=suggest_task_type_names)
 @click.argument("args", nargs=-1)
 @click.option(
     "--app",
@@ -30,7 +30,7 @@ from holdfast.errors import ConflictError, InvalidError
 @click.option(
     "--queue",
     "-q",
-    shell_complete=complete_queue,
+    shell_complete=suggest_queue_names,
     help="Submit the job to this queue. Default: the queue of the task.",
 )
 @click.option(

@@ -44,7 +44,7 @@ _SUBMIT_OPTION_NAMES = (
 
 
 @dataclass(frozen=True)
-class SubmittableTask:
+class SubmitTemplate:
     """A task or job type that can be submitted: its submit options and the schema of its arguments."""
 
     body: dict[str, Any]
@@ -112,7 +112,7 @@ def _find_json_type(value: object) -> str | None:
 
 async def find_submittable_task(
     client: Client, name: str, app: str | None, queue: str | None
-) -> SubmittableTask:
+) -> SubmitTemplate:
     """Return a task by name: from the code of `app` if given, else from the tasks that workers registered.
 
     For a task that no worker has registered, use `queue`, or the queue where tasks of this type are stored.
@@ -123,8 +123,8 @@ async def find_submittable_task(
     if registered is not None:
         return registered
     if queue is not None:
-        return SubmittableTask({"type": name})
-    return SubmittableTask({"type": name, "queue": await _find_former_queue(client, name)})
+        return SubmitTemplate({"type": name})
+    return SubmitTemplate({"type": name, "queue": await _find_former_queue(client, name)})
 
 
 async def _find_former_queue(client: Client, name: str) -> str:
@@ -150,18 +150,18 @@ async def _find_former_queue(client: Client, name: str) -> str:
     )
 
 
-def find_task_in_app(app: str, name: str) -> SubmittableTask:
+def find_task_in_app(app: str, name: str) -> SubmitTemplate:
     """Load an application and return its task or job type `name`, or raise `NotFoundError`."""
     loaded = app_loader.load_app(app)
     if name in loaded.types:
         job_type = loaded.types[name]
-        return SubmittableTask({}, _build_params_schema(job_type), job_type.doc, job_type)
+        return SubmitTemplate({}, _build_params_schema(job_type), job_type.doc, job_type)
     task = loaded.tasks.get(name)
     if task is None:
         known = ", ".join(sorted([*loaded.tasks, *loaded.types]))
         raise NotFoundError(f"{app} defines no task {name!r}.", fix=f"It defines: {known}.")
     body = {"type": task.name, "queue": task.queue, **build_task_policy(task)}
-    return SubmittableTask(body, payloads.build_arguments_schema(cast("Any", task)), task.function.__doc__)
+    return SubmitTemplate(body, payloads.build_arguments_schema(cast("Any", task)), task.function.__doc__)
 
 
 def _build_params_schema(job_type: JobType[Any]) -> Schema | None:
@@ -175,7 +175,7 @@ def _build_params_schema(job_type: JobType[Any]) -> Schema | None:
     return {**inner, "$defs": definitions}
 
 
-async def find_registered_task(client: Client, name: str) -> SubmittableTask | None:
+async def find_registered_task(client: Client, name: str) -> SubmitTemplate | None:
     """Return a task that workers registered in the database, or None."""
     async with client.connection() as connection:
         rows = {row["name"]: row for row in await list_task_types(connection)}
@@ -184,4 +184,4 @@ async def find_registered_task(client: Client, name: str) -> SubmittableTask | N
         return None
     options: dict[str, Any] = row["options"] or {}
     policy = {option: options[option] for option in _SUBMIT_OPTION_NAMES if options.get(option) is not None}
-    return SubmittableTask({"type": name, "queue": row["queue"], **policy}, row["schema"], row["doc"])
+    return SubmitTemplate({"type": name, "queue": row["queue"], **policy}, row["schema"], row["doc"])

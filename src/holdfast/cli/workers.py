@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.cli.actor import record_audit_event
-from holdfast.cli.completers import complete_worker
+from holdfast.cli.completers import suggest_worker_names
 from holdfast.cli.output import CliOutput
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.rows import get_object
@@ -78,7 +78,7 @@ def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
 
 
 @workers_command.command("show")
-@click.argument("name", shell_complete=complete_worker)
+@click.argument("name", shell_complete=suggest_worker_names)
 @json_option
 @pass_session
 def show_worker(session: CliSession, name: str) -> None:
@@ -131,7 +131,7 @@ async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any
 
 
 @workers_command.command("drain")
-@click.argument("name", shell_complete=complete_worker)
+@click.argument("name", shell_complete=suggest_worker_names)
 @confirmation_options
 @json_option
 @pass_session
@@ -141,7 +141,7 @@ def drain_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> No
 
 
 @workers_command.command("stop")
-@click.argument("name", shell_complete=complete_worker)
+@click.argument("name", shell_complete=suggest_worker_names)
 @confirmation_options
 @json_option
 @pass_session

@@ -10,7 +10,7 @@ from uuid import UUID
 from holdfast.client.jobs import JobOperations
 from holdfast.definitions import payloads
 from holdfast.errors import TaskFailedError
-from holdfast.model import Job, LogLine, Reason
+from holdfast.model import Job, LogLine, TaskExplanation
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -60,7 +60,7 @@ class JobHandle(Generic[R_co]):
         """Run the failed and cancelled tasks of the job again, or the tasks in `from_tasks`."""
         return await self._jobs.retry(self.id, from_tasks=from_tasks, delay=delay)
 
-    async def explain(self) -> list[Reason]:
+    async def explain(self) -> list[TaskExplanation]:
         """Return the reasons why the job is not running."""
         return await self._jobs.explain(self.id)
 

@@ -18,7 +18,7 @@ from holdfast.engine import jobs
 from holdfast.engine.logs import read_logs
 from holdfast.engine.search import search_jobs
 from holdfast.errors import NotFoundError
-from holdfast.model import ENDED_STATUSES, Job, JobPage, JobTask, LogLine, Reason, TaskStatus
+from holdfast.model import ENDED_STATUSES, Job, JobPage, JobTask, LogLine, TaskExplanation, TaskStatus
 
 MAX_EXPLAINED_TASKS = 20  # of one job
 SEARCH_PAGE_ROWS = 200
@@ -64,18 +64,20 @@ class JobOperations:
             await jobs.retry_job(connection, parse_id(job, "job"), from_tasks=names, delay=delay)
             return _build_job_from_row(await jobs.get_job(connection, parse_id(job, "job")), job)
 
-    async def explain(self, job: UUID | str) -> list[Reason]:
+    async def explain(self, job: UUID | str) -> list[TaskExplanation]:
         """Return the reasons why the unfinished tasks of a job are not running.
 
         For a job that has ended, return the reasons for all of its tasks.
         """
         current = await self.get(job)
         tasks = [task for task in current.tasks if task.status not in ENDED_STATUSES] or current.tasks
-        reasons: list[Reason] = []
+        explanations: list[TaskExplanation] = []
         async with self._connections.connection() as connection:
             for task in tasks[:MAX_EXPLAINED_TASKS]:
                 row = await engine_explain.explain_task(connection, task.id)
-                reasons += [_build_reason(task, row["status"], each) for each in row.get("reasons") or ()]
+                reasons += [
+                    _build_task_explanation(task, row["status"], each) for each in row.get("reasons") or ()
+                ]
         return reasons
 
     async def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]:
@@ -124,6 +126,8 @@ def _build_job_from_row(row: dict[str, Any] | None, job_id: UUID | str) -> Job:
     return msgspec.convert(row, Job)
 
 
-def _build_reason(task: JobTask, status: TaskStatus, row: dict[str, Any]) -> Reason:
+def _build_task_explanation(task: JobTask, status: TaskStatus, row: dict[str, Any]) -> TaskExplanation:
     details = {name: value for name, value in row.items() if name != "reason"}
-    return Reason(task=task.name, task_id=task.id, status=status, reason=row["reason"], details=details)
+    return TaskExplanation(
+        task=task.name, task_id=task.id, status=status, reason=row["reason"], details=details
+    )

@@ -144,7 +144,7 @@ def _build_schedule(work: Call[Any] | Graph | Schedule, options: ScheduleOptions
         return schedule(work, **options)
     if options:
         raise InvalidError(
-            f"The schedule {work.name!r} has its options already.",
+            f"Options cannot be passed for the schedule {work.name!r}, because it was declared with its own.",
             fix="Pass the options to schedule(), or pass a call instead of a schedule.",
             field=next(iter(options)),
         )

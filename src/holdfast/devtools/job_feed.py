@@ -19,7 +19,7 @@ from holdfast.formatting import (
     format_error,
     format_progress,
     format_time_until,
-    parse_time,
+    parse_iso_time_or_none,
     sanitize_text,
     shorten_id,
 )
@@ -77,7 +77,7 @@ class JobFeed:
         self._last_states[job_id] = (state, attempt)
         if previous == (state, attempt) or state not in PRINTED_JOB_STATES:
             return
-        created = parse_time(row["created_at"])
+        created = parse_iso_time_or_none(row["created_at"])
         if previous is None and created is not None and created.timestamp() < self.started_at:
             return  # submitted before `holdfast dev` started
         self._print_recovery(job_id, row["type"], attempt)

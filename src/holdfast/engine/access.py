@@ -154,11 +154,11 @@ def _service_key_from_row(row: Any) -> ServiceKey:
     return msgspec.convert(fields, ServiceKey)
 
 
-async def issue_stream_ticket(
+async def store_stream_ticket(
     connection: Connection, digest: bytes, job_id: UUID, owner: str | None, lifetime: timedelta
 ) -> None:
     """Store a ticket that opens the stream of a job once, within `lifetime`."""
-    call = "select holdfast.issue_stream_ticket($1, $2, $3, $4, $5)"
+    call = "select holdfast.store_stream_ticket($1, $2, $3, $4, $5)"
     await connection.execute(call, digest, job_id, "ticket", owner, lifetime.total_seconds())
 
 

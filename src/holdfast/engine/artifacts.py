@@ -168,16 +168,17 @@ async def set_artifact_ttl(connection: Connection, file_id: UUID, ttl: timedelta
     return cast("datetime | None", await connection.fetchval(call, file_id, seconds))
 
 
-async def put_artifact_retention(
+async def put_artifact_retention_rule(
     connection: Connection,
     *,
     owner: str | None = None,
-    type: str | None = None,  # noqa: A002
+    job_type: str | None = None,
     ttl: timedelta | None = None,
 ) -> None:
     """Set how long files are kept, by owner, job type, both or for all. `ttl` None keeps them for ever."""
     seconds = None if ttl is None else ttl.total_seconds()
-    await connection.execute("select holdfast.put_artifact_retention($1, $2, $3)", owner, type, seconds)
+    call = "select holdfast.put_artifact_retention_rule($1, $2, $3)"
+    await connection.execute(call, owner, job_type, seconds)
 
 
 async def get_files_overview(connection: Connection, *, owner: str | None, before: UUID | None) -> JsonObject:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, decode_object
-from holdfast.model import Reason
+from holdfast.model import TaskExplanation
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ async def explain_task(connection: Connection, task_id: UUID) -> JsonObject:
     return decode_object(await connection.fetchval("select holdfast.explain_task($1)", task_id))
 
 
-async def explain_tasks(connection: Connection, tasks: Iterable[tuple[UUID, str]]) -> list[Reason]:
-    """Return the reasons why several tasks, given as (id, name), are not running.
+async def explain_tasks(connection: Connection, tasks: Iterable[tuple[UUID, str]]) -> list[TaskExplanation]:
+    """Return why tasks are not running. `tasks` are pairs of task id and task name.
 
     The `details` of each reason also has the `queue` and the `attempt` of its task.
     """
-    reasons: list[Reason] = []
+    explanations: list[TaskExplanation] = []
     for task_id, name in tasks:
         explanation: dict[str, Any] = await explain_task(connection, task_id)
         common = {key: explanation[key] for key in ("queue", "attempt") if key in explanation}
@@ -46,8 +46,10 @@ async def explain_tasks(connection: Connection, tasks: Iterable[tuple[UUID, str]
             details = {**common, **row}
             kind = details.pop("reason")
             status = explanation["status"]
-            reasons.append(Reason(task=name, task_id=task_id, status=status, reason=kind, details=details))
-    return reasons
+            explanations.append(
+                TaskExplanation(task=name, task_id=task_id, status=status, reason=kind, details=details)
+            )
+    return explanations
 
 
 async def list_task_attempts(connection: Connection, task_id: UUID) -> list[FailedAttempt]:

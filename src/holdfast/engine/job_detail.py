@@ -27,9 +27,9 @@ async def get_task_payload(connection: Connection, task_id: UUID) -> JsonObject 
     return decode_optional_object(await connection.fetchval("select holdfast.get_task_payload($1)", task_id))
 
 
-async def get_job_submission(connection: Connection, job_id: UUID) -> JsonObject:
+async def build_job_resubmission(connection: Connection, job_id: UUID) -> JsonObject:
     """Return the submit request that runs a job again as a new job, without its keys and times."""
-    return decode_object(await connection.fetchval("select holdfast.get_job_submission($1)", job_id))
+    return decode_object(await connection.fetchval("select holdfast.build_job_resubmission($1)", job_id))
 
 
 async def record_job_rerun(connection: Connection, old_id: UUID, new_id: UUID, actor: str) -> None:
@@ -38,7 +38,7 @@ async def record_job_rerun(connection: Connection, old_id: UUID, new_id: UUID, a
 
 
 async def get_rerun_links(connection: Connection, job_id: UUID) -> JsonObject:
-    """Return {of, to}: the original job of a rerun, and the reruns of a job."""
+    """Return {of, to} of a job: `of` is the job that it reruns, or None; `to` lists its latest 10 reruns."""
     return decode_object(await connection.fetchval("select holdfast.get_rerun_links($1)", job_id))
 
 

@@ -55,7 +55,7 @@ def build_version_row_sql(migration: SchemaMigration) -> str:
 def list_function_parts(files: SchemaFiles) -> list[MigrationScriptPart]:
     """Return the script parts that replace all functions, revoke PUBLIC's rights and record the checksum."""
     parts = [
-        MigrationScriptPart(f"functions/{function.file}", _wrap_unless_provided(function))
+        MigrationScriptPart(f"functions/{function.path}", _wrap_unless_provided(function))
         for function in files.functions
     ]
     return [
@@ -174,7 +174,7 @@ def _wrap_unless_provided(function: FunctionFile) -> str:
 
 
 def _build_function_set_row_sql(files: SchemaFiles) -> str:
-    skippable = [(f.file, f.unless_extension) for f in files.functions if f.unless_extension]
+    skippable = [(f.path, f.unless_extension) for f in files.functions if f.unless_extension]
     pairs = (
         ", ".join(f"({_quote_literal(file)}, {_quote_literal(name)})" for file, name in skippable)
         or "(null, null)"

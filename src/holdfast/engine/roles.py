@@ -20,7 +20,7 @@ GrantPurpose = Literal["worker", "submit"]
 
 _LIST_EXISTING_ROLES = "select rolname::text from pg_catalog.pg_roles where rolname = any($1::text[])"
 # The functions that a signed-in user may call are those that an application needs to submit and read jobs.
-_LIST_SUBMIT_FUNCTIONS = """
+_LIST_END_USER_FUNCTIONS = """
 select pg_catalog.array_agg(signature order by signature)
 from (
   select pg_catalog.format(
@@ -61,7 +61,7 @@ async def build_grant_statements(
             await _require_role(connection, role)
         if purpose == "worker":
             return [await _build_membership_grant(connection, server, role)]
-        signatures = await connection.fetchval(_LIST_SUBMIT_FUNCTIONS)
+        signatures = await connection.fetchval(_LIST_END_USER_FUNCTIONS)
     if not signatures:
         raise errors.SchemaMissingError(
             "Holdfast is not installed in this database, so there is nothing to grant.",

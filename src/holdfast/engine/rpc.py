@@ -24,9 +24,9 @@ MAX_FUNCTION_NAME_CHARS = 200
 HIDDEN_FUNCTIONS = frozenset(
     {
         "create_service_key", "verify_service_key", "list_service_keys", "revoke_service_key",
-        "issue_stream_ticket", "redeem_stream_ticket", "verify_stream_pass", "record_audit_entry",
+        "store_stream_ticket", "redeem_stream_ticket", "verify_stream_pass", "record_audit_entry",
         "watch_jobs", "get_last_event_numbers", "list_watched_events", "check_unfinished_job_limit",
-        "create_webhook", "get_webhook_target", "put_inbound_webhook", "get_inbound_webhook",
+        "create_webhook", "find_webhook_url_and_secret", "put_inbound_webhook", "get_inbound_webhook",
     }
 )  # fmt: skip
 
@@ -84,7 +84,7 @@ class SqlFunctionCache:
         self, connection: Connection, schema: str, name: str, argument_names: Sequence[str]
     ) -> SqlFunction:
         """Return the overload that accepts these argument names. Raise SqlCallError if none or several do."""
-        overloads = await self._list_overloads(connection, schema, name)
+        overloads = await self._list_sql_overloads(connection, schema, name)
         matches = [function for function in overloads if function.accepts(frozenset(argument_names))]
         if not matches:
             signature = f"{schema}.{name}({', '.join(sorted(argument_names))})"
@@ -102,7 +102,7 @@ class SqlFunctionCache:
             )
         return matches[0]
 
-    async def _list_overloads(
+    async def _list_sql_overloads(
         self, connection: Connection, schema: str, name: str
     ) -> tuple[SqlFunction, ...]:
         entry = self._entries.get((schema, name))

@@ -58,13 +58,13 @@ class SchemaMigration:
         return self.folder_files or (SqlFile(self.path, self.sql),)
 
     @property
-    def file(self) -> str:
+    def file_name(self) -> str:
         """The name of the file or folder."""
         return f"{self.version:04}_{self.name}{'' if self.folder_files else '.sql'}"
 
     @property
     def path(self) -> str:
-        return f"migrations/{self.file}"
+        return f"migrations/{self.file_name}"
 
     @cached_property
     def checksum(self) -> str:
@@ -79,9 +79,9 @@ class SchemaMigration:
 
 @dataclass(frozen=True)
 class FunctionFile:
-    """A SQL file that creates or replaces functions. `file` is its path below `functions/`."""
+    """A SQL file that creates or replaces functions. `path` is relative to `functions/`."""
 
-    file: str
+    path: str
     sql: str
     unless_extension: str | None = None
 
@@ -96,7 +96,7 @@ class SchemaFiles:
     @cached_property
     def checksum(self) -> str:
         """The checksum of all function files, with their names."""
-        return _hash_text("".join(f"{function.file}\0{function.sql}\0" for function in self.functions))
+        return _hash_text("".join(f"{function.path}\0{function.sql}\0" for function in self.functions))
 
     @property
     def latest_version(self) -> int:
@@ -108,7 +108,7 @@ class SchemaFiles:
 
     def skipped(self, provided: frozenset[str]) -> tuple[str, ...]:
         """The function files that are skipped if somebody else provides these extensions."""
-        return tuple(sorted(f.file for f in self.functions if f.unless_extension in provided))
+        return tuple(sorted(f.path for f in self.functions if f.unless_extension in provided))
 
 
 @cache
@@ -136,8 +136,8 @@ def load_schema_files(folder: Traversable) -> SchemaFiles:
 
 def _build_load_sort_key(function: FunctionFile) -> tuple[bool, bool, str]:
     """Return the sort key of a function file: the grants first, then `foundation/`, then by path."""
-    is_foundation = function.file.startswith("foundation/")
-    return (function.file != FIRST_FUNCTION_FILE, not is_foundation, function.file)
+    is_foundation = function.path.startswith("foundation/")
+    return (function.path != FIRST_FUNCTION_FILE, not is_foundation, function.path)
 
 
 def _list_sql_entries(folder: Traversable) -> list[Traversable]:

@@ -43,7 +43,7 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 class InboundWebhook(msgspec.Struct, frozen=True, kw_only=True):
     """An inbound webhook: the job that its requests submit, and the secret that verifies requests."""
 
-    type: str
+    job_type: str
     queue: str
     owner: str | None
     secret: str
@@ -93,20 +93,20 @@ async def set_webhook_active(
     return bool(await connection.fetchval(call, webhook_id, on, reason))
 
 
-async def record_webhook_delivery(
+async def record_webhook_result(
     connection: Connection, webhook_id: UUID, error: str | None = None, *, gone: bool = False
 ) -> bool:
     """Record the result of a webhook delivery. A success has no `error`; `gone` means 410 Gone.
 
     Return True if this call disabled the webhook.
     """
-    call = "select holdfast.record_webhook_delivery($1, $2, $3)"
+    call = "select holdfast.record_webhook_result($1, $2, $3)"
     return bool(await connection.fetchval(call, webhook_id, error, gone))
 
 
-async def get_webhook_target(connection: Connection, webhook_id: UUID) -> WebhookTarget | None:
+async def find_webhook_url_and_secret(connection: Connection, webhook_id: UUID) -> WebhookTarget | None:
     """Return the URL and the secret of a webhook, or None if it was deleted or disabled."""
-    row = await connection.fetchrow("select * from holdfast.get_webhook_target($1)", webhook_id)
+    row = await connection.fetchrow("select * from holdfast.find_webhook_url_and_secret($1)", webhook_id)
     return None if row is None else WebhookTarget(**dict(row))
 
 
@@ -114,14 +114,14 @@ async def put_inbound_webhook(
     connection: Connection,
     *,
     name: str,
-    type: str,  # noqa: A002
+    job_type: str,
     queue: str,
     owner: str | None,
     secret: str,
 ) -> None:
     """Create or replace the inbound webhook with this name."""
     call = "select holdfast.put_inbound_webhook($1, $2, $3, $4, $5)"
-    await connection.execute(call, name, type, queue, owner, secret)
+    await connection.execute(call, name, job_type, queue, owner, secret)
 
 
 async def get_inbound_webhook(connection: Connection, name: str) -> InboundWebhook | None:

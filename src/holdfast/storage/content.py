@@ -140,7 +140,11 @@ def _read_file_version(file: BinaryIO) -> tuple[int, int]:
 
 async def _read_file(file: BinaryIO) -> AsyncGenerator[bytes]:
     if isinstance(file, io.TextIOBase):
-        raise InvalidError("The file is open in text mode.", fix="Open it with 'rb'.", field="content")
+        raise InvalidError(
+            "The file must be open in binary mode, not in text mode.",
+            fix="Open it with 'rb'.",
+            field="content",
+        )
     while True:
         chunk: Any = await asyncio.to_thread(file.read, CONTENT_CHUNK_BYTES)
         if not isinstance(chunk, bytes | bytearray):

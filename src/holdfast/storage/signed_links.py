@@ -115,7 +115,7 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _build_invalid_link_error() -> NotFoundError:
-    return NotFoundError("This link does not exist.")
+    return NotFoundError("The download link is not valid.")
 
 
 def _load_or_create_signing_key(path: Path) -> Secret:

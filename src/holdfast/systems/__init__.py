@@ -1,4 +1,4 @@
-"""Ready-made systems: document export and multi-document reports.
+"""Systems, the applications bundled with Holdfast: document export and multi-document reports.
 
 The systems use only public names of Holdfast, so you can build your own systems in the same way.
 
@@ -19,7 +19,7 @@ _APP_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
 
 
 class System(Protocol):
-    """Protocol of a system that `mount` can add to an application."""
+    """A bundled application, or one of your own, that `mount` can add to the API."""
 
     def mount(self) -> AppArguments:
         """Return the routes, tasks and job types of the system as keyword arguments of `create_app`."""
@@ -27,7 +27,7 @@ class System(Protocol):
 
 
 def mount(*systems: System | AppArguments) -> AppArguments:
-    """Combine several systems into keyword arguments of `create_app`.
+    """Combine several bundled applications into keyword arguments of `create_app`.
 
     Pass packages of systems or results of their `mount`: `mount(exports.mount(limits), reports)`.
     """

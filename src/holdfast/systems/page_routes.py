@@ -1,4 +1,4 @@
-"""Serve the web pages of the systems, from a folder for each system and one shared folder."""
+"""Serve the web pages of the bundled applications, from one folder each and one shared folder."""
 
 from __future__ import annotations
 
@@ -12,5 +12,8 @@ SHARED_PAGE_FOLDER = Path(__file__).parent / "page"
 
 
 def create_page_routes(path: str, folder: Path) -> list[BaseRoute]:
-    """Create the routes of a system's web page. Files in `folder` replace shared files of the same name."""
+    """Create the routes of the web page of one application in `holdfast.systems`.
+
+    A file in `folder` replaces the shared file of the same name.
+    """
     return static_page_routes(path, SHARED_PAGE_FOLDER, folder)

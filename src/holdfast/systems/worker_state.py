@@ -15,7 +15,10 @@ from holdfast.systems.providers.openai_text import OpenAITextProvider
 
 
 class SystemsWorkerState:
-    """Shared state of the systems' tasks in a worker (`ctx.state`). Each resource opens at first use."""
+    """What the tasks of the systems (the bundled applications) share in a worker (`ctx.state`).
+
+    Each resource opens at first use.
+    """
 
     def __init__(
         self,

@@ -207,16 +207,16 @@ class DrainHost:
             beat = await leases.heartbeat_tasks(
                 self.connection, worker=TEST_WORKER_NAME, held=[claimed], progress=news
             )
-            if context is not None and progress is not None and claimed.id not in beat.lost:
+            if context is not None and progress is not None and claimed.lease not in beat.lost:
                 context.mark_reported(progress)
-            if claimed.id in beat.cancelled:
+            if claimed.lease in beat.cancelled:
                 attempt.stop("cancelled")
-            elif claimed.id in beat.lost and not (context is not None and context.completed):
+            elif claimed.lease in beat.lost and not (context is not None and context.completed):
                 attempt.stop("lease lost")
 
     async def is_cancelled(self, claimed: LeasedTask) -> bool:
         beat = await leases.heartbeat_tasks(self.connection, worker=TEST_WORKER_NAME, held=[claimed])
-        return claimed.id in beat.cancelled
+        return claimed.lease in beat.cancelled
 
     async def consume_messages(self) -> list[ConsumedMessage]:
         """Pass the messages that are visible now to their consumers."""

@@ -213,7 +213,7 @@ class Holdfast:
             claimed, _ = await host.record_and_claim()
             if claimed is None or (claimed.job_id or claimed.id) != job:
                 raise AssertionError("Something else is ready; drain before you replay.")
-            await self._open_connections(host)
+            await self._warm_up_pools(host)
             opened = host.open_executor(self.state)
             executor = await opened.__aenter__()
             try:
@@ -231,7 +231,7 @@ class Holdfast:
             self._build_application(make_killable(task, k, runs)), run_attempt_until_kill
         )
 
-    async def _open_connections(self, host: DrainHost) -> None:
+    async def _warm_up_pools(self, host: DrainHost) -> None:
         """Open connections before the task starts, so that opening them adds no suspensions to the task."""
         for database in (host.database, self.database()):
             async with database.connection() as connection:

@@ -19,7 +19,7 @@ from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType
 from holdfast.definitions.tasks import Call
-from holdfast.model import Job, JobPage, LogLine, Reason
+from holdfast.model import Job, JobPage, LogLine, TaskExplanation
 from holdfast.settings import Settings
 
 R = TypeVar("R")
@@ -129,7 +129,7 @@ class BlockingClient:
         """
         return self._thread.run(self._inner.retry(job, from_tasks=from_tasks, delay=delay))
 
-    def explain(self, job: UUID | str) -> list[Reason]:
+    def explain(self, job: UUID | str) -> list[TaskExplanation]:
         """Return the reasons why the unfinished tasks of a job are not running.
 
         For a job that has ended, return the reasons for all of its tasks.

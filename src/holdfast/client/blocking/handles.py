@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from holdfast.client.blocking.loop_thread import LoopThread
 from holdfast.client.handles import JobHandle
-from holdfast.model import Job, LogLine, Reason
+from holdfast.model import Job, LogLine, TaskExplanation
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -51,7 +51,7 @@ class BlockingJobHandle(Generic[R_co]):
         """Run the failed and cancelled tasks of the job again, or the tasks in `from_tasks`."""
         return self._thread.run(self._inner.retry(from_tasks=from_tasks, delay=delay))
 
-    def explain(self) -> list[Reason]:
+    def explain(self) -> list[TaskExplanation]:
         """Return the reasons why the job is not running."""
         return self._thread.run(self._inner.explain())
 

@@ -101,10 +101,10 @@ def split_message_targets(queue: str, target: MessageTarget) -> tuple[str, list[
 def build_send_statement(
     queue: str, bodies: Sequence[object], headers: Sequence[Json] | None, delay: MessageDelay
 ) -> JsonStatement[list[int]]:
-    """Validate messages and return the SQL statement that sends the messages."""
+    """Validate messages and build the SQL statement that sends them."""
     check_queue_name(queue)
     if not bodies:
-        raise InvalidError("There is no message to send.", fix="Pass at least one.", field="bodies")
+        raise InvalidError("`bodies` is empty.", fix="Pass at least one message.", field="bodies")
     if headers is not None and len(headers) != len(bodies):
         raise InvalidError(
             f"Got {len(headers)} headers for {len(bodies)} messages.",
@@ -115,7 +115,7 @@ def build_send_statement(
         check_aware_datetime(delay, "delay")
     elif delay is not None:
         check_duration_range(delay, "delay")
-    return queues.send_messages(
+    return queues.build_send_statement(
         queue,
         [
             encode_payload(body, what=_name_item("body", index, bodies), limit=MAX_MESSAGE_BYTES)

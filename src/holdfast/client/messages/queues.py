@@ -74,7 +74,7 @@ class ClientMessageLease:
 
     def done(self, on: object) -> Awaitable[None]:
         return caller_connection.run_statement_or_defer(
-            on, queues.finish_message(self._queue, self._receipt, "archive")
+            on, queues.build_finish_statement(self._queue, self._receipt, "archive")
         )
 
 
@@ -218,13 +218,13 @@ class Queues:
     async def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Move messages to the archive and return the ids of the archived messages."""
         return await self._execute_statement(
-            queues.archive_messages(*arguments.split_message_targets(queue, target)), on
+            queues.build_archive_statement(*arguments.split_message_targets(queue, target)), on
         )
 
     async def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Delete messages and return the ids of the deleted messages."""
         return await self._execute_statement(
-            queues.delete_messages(*arguments.split_message_targets(queue, target)), on
+            queues.build_delete_statement(*arguments.split_message_targets(queue, target)), on
         )
 
     async def set_vt(
@@ -236,7 +236,7 @@ class Queues:
         """
         arguments.check_duration_range(vt, "vt")
         return await self._execute_statement(
-            queues.set_message_vt(*arguments.split_message_targets(queue, target), vt), on
+            queues.build_set_vt_statement(*arguments.split_message_targets(queue, target), vt), on
         )
 
     async def metrics(self, queue: str) -> MessageMetrics:

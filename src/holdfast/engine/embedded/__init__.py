@@ -22,7 +22,7 @@ from holdfast.engine.embedded.cluster import suggest_fix
 from holdfast.engine.embedded.home import EmbeddedHome
 from holdfast.engine.embedded.launch import (
     STOP_TIMEOUT_S,
-    find_responding_server,
+    find_running_server_url,
     launch_server,
     stop_server_processes,
 )
@@ -106,7 +106,7 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
                     fix=f"See {home.log}.",
                 )
             try:
-                url, fresh = find_responding_server(home, wait=True), False
+                url, fresh = find_running_server_url(home, wait=True), False
                 if url is None:
                     url, fresh = launch_server(settings, home, options or {})
             except BaseException:
@@ -129,7 +129,7 @@ def find_running_server(settings: Settings) -> EmbeddedServer | None:
         claim = home.acquire_user_lock(0.1)
         if claim is None:
             return None  # it is stopping
-        url = find_responding_server(home, wait=False)
+        url = find_running_server_url(home, wait=False)
     if url is None:
         os.close(claim)
         return None

@@ -148,7 +148,7 @@ def create_public_folders(folder: Path) -> None:
         place.chmod(0o755)
 
 
-def copy_readable_folder(source: Path, target: Path) -> None:
+def copy_folder_readable_by_all(source: Path, target: Path) -> None:
     """Copy a folder so that every account can read the copy."""
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
     for parent, _, files in os.walk(target):

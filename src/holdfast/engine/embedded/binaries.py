@@ -25,7 +25,7 @@ from holdfast.engine.embedded import home as home_module
 from holdfast.engine.embedded.account import (
     ServerAccount,
     build_server_environment,
-    copy_readable_folder,
+    copy_folder_readable_by_all,
     create_public_folders,
 )
 from holdfast.errors import EmbeddedDatabaseError
@@ -191,12 +191,12 @@ def _copy_binaries(binaries: PostgresBinaries) -> Path:
     create_public_folders(home_module.SHARED_STATE_FOLDER)
     new = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
     try:
-        copy_readable_folder(prefix, new / package.name / prefix.name)
+        copy_folder_readable_by_all(prefix, new / package.name / prefix.name)
         new.chmod(0o755)
         (new / package.name).chmod(0o755)
         libraries = package.with_name(f"{package.name}.libs")  # where wheels keep shared libraries
         if libraries.is_dir():
-            copy_readable_folder(libraries, new / libraries.name)
+            copy_folder_readable_by_all(libraries, new / libraries.name)
         new.rename(target)
     except OSError:
         if not programs.exists():  # otherwise another process made the copy

@@ -115,7 +115,7 @@ class PostgresCluster:
             file.write("\n".join(["include 'postgresql.conf'", *lines, ""]))
             os.fchmod(file.fileno(), 0o644)
 
-    def build_supervisor_plan(self, port: int) -> supervisor.SupervisorPlan:
+    def build_server_start_plan(self, port: int) -> supervisor.ServerStartPlan:
         """Build the plan from which the supervisor starts the server on this port."""
         data_folder = str(self.home.data_folder)
         # Settings on the command line cannot be changed by configuration files.
@@ -130,7 +130,7 @@ class PostgresCluster:
             "log_destination": "stderr",
         }
         options = [part for name, value in fixed.items() for part in ("-c", f"{name}={value}")]
-        return supervisor.SupervisorPlan(
+        return supervisor.ServerStartPlan(
             folder=str(self.home.folder),
             data_folder=data_folder,
             command=[self.binaries.program_path("postgres"), "-D", data_folder, *options],

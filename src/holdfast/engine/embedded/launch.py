@@ -33,7 +33,7 @@ MAINTENANCE_DATABASE = "template1"
 ACCEPTING_LOGIN_RESULTS = {LoginResult.OURS, LoginResult.FULL}
 
 
-def find_responding_server(home: EmbeddedHome, *, wait: bool) -> Secret | None:
+def find_running_server_url(home: EmbeddedHome, *, wait: bool) -> Secret | None:
     """Return the URL of the running server, or None. With `wait`, wait for a server that is starting."""
     if not home.has_supervisor() or not (password := home.password) or not (port := home.port):
         return None
@@ -104,7 +104,7 @@ def _adopt_server(cluster: PostgresCluster, password: Secret) -> Secret:
     port = cluster.home.port
     if port is None:
         raise EmbeddedDatabaseError("The port of the embedded PostgreSQL is unknown.", fix="Try again.")
-    _spawn_supervisor(cluster.build_supervisor_plan(port))
+    _spawn_supervisor(cluster.build_server_start_plan(port))
     return cluster.home.url(password, port)
 
 
@@ -116,7 +116,7 @@ def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
         port = home.choose_free_port(refused)
         first = home.url(password, port, MAINTENANCE_DATABASE)
         log_start = home.log_size
-        _spawn_supervisor(cluster.build_supervisor_plan(port))
+        _spawn_supervisor(cluster.build_server_start_plan(port))
         result = _wait_for_login(home, first)
         if result in ACCEPTING_LOGIN_RESULTS:
             login_probe.ensure_database(first, EMBEDDED_DATABASE_NAME)
@@ -142,7 +142,7 @@ def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
     )
 
 
-def _spawn_supervisor(plan: supervisor.SupervisorPlan) -> None:
+def _spawn_supervisor(plan: supervisor.ServerStartPlan) -> None:
     Path(plan.folder, "stop").unlink(missing_ok=True)
     with open(Path(plan.folder, "server.log"), "ab", opener=_open_private_file) as log:
         process = subprocess.run(

@@ -44,7 +44,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisorPlan:
+class ServerStartPlan:
     """The folders, command and account with which the supervisor starts the server. Has no secrets."""
 
     folder: str
@@ -187,7 +187,7 @@ def build_parent_death_hook(number: int) -> Callable[[], None] | None:
 class ChildPostmaster:
     """A postmaster that this process started and reaps."""
 
-    def __init__(self, plan: SupervisorPlan, log: int) -> None:
+    def __init__(self, plan: ServerStartPlan, log: int) -> None:
         same_user = plan.uid == os.geteuid()
         self._process = subprocess.Popen(
             plan.command,
@@ -211,7 +211,7 @@ class ChildPostmaster:
 class AdoptedPostmaster:
     """A running postmaster whose supervisor was killed."""
 
-    def __init__(self, plan: SupervisorPlan, pid: int) -> None:
+    def __init__(self, plan: ServerStartPlan, pid: int) -> None:
         self._plan = plan
         self.pid = pid
 
@@ -222,7 +222,7 @@ class AdoptedPostmaster:
 class PostmasterSupervisor:
     """Starts the postmaster, restarts it when it dies, and stops it when it has no users."""
 
-    def __init__(self, plan: SupervisorPlan) -> None:
+    def __init__(self, plan: ServerStartPlan) -> None:
         self.plan = plan
         self.folder = Path(plan.folder)
         self.log_path = self.folder / "server.log"
@@ -373,7 +373,7 @@ def try_exclusive_lock(handle: int) -> bool:
 
 def main() -> int:
     fields: dict[str, Any] = json.load(sys.stdin)
-    plan = SupervisorPlan(**fields)
+    plan = ServerStartPlan(**fields)
     lock = os.open(Path(plan.folder, "supervisor.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(50):  # a process that checks for a supervisor holds the lock for a moment
         if try_exclusive_lock(lock):

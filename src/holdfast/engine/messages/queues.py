@@ -1,6 +1,6 @@
 """Send, read and manage messages and message queues. One function per SQL function.
 
-Operations that can be part of the caller's transaction (send, archive, delete, set_vt) are an
+Operations that can be part of the caller's transaction (send, archive, delete, set_vt) are a
 `JsonStatement`: the same statement runs on our connections and on the caller's. Operations by receipt are
 fenced: the database refuses with HF001 when the message was read again since. Operations by plain id are not
 fenced.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _json_decoder = msgspec.json.Decoder()
 _ids_decoder = msgspec.json.Decoder(list[int])
 
-_SEND_MESSAGES = """
+_SEND_SQL = """
 select coalesce(jsonb_agg(s.id), '[]')::text
 from (select {}::jsonb as a) p,
 lateral pgmq.send_batch(
@@ -49,15 +49,15 @@ from (select {{}}::jsonb as a) p
 _RECEIPTS_EXPRESSION = "array(select jsonb_array_elements_text(p.a -> 'receipts'))"
 _IDS_EXPRESSION = "array(select e::bigint from jsonb_array_elements_text(p.a -> 'ids') e)"
 _VT_EXPRESSION = "make_interval(secs => (p.a ->> 'vt_s')::double precision)"
-_ARCHIVE_MESSAGES = _BY_RECEIPT_OR_ID.format(
+_ARCHIVE_SQL = _BY_RECEIPT_OR_ID.format(
     fenced=f"holdfast.archive_messages(p.a ->> 'queue', {_RECEIPTS_EXPRESSION})",
     plain=f"pgmq.archive(p.a ->> 'queue', {_IDS_EXPRESSION})",
 )
-_DELETE_MESSAGES = _BY_RECEIPT_OR_ID.format(
+_DELETE_SQL = _BY_RECEIPT_OR_ID.format(
     fenced=f"holdfast.delete_messages(p.a ->> 'queue', {_RECEIPTS_EXPRESSION})",
     plain=f"pgmq.delete(p.a ->> 'queue', {_IDS_EXPRESSION})",
 )
-_SET_MESSAGE_VT = _BY_RECEIPT_OR_ID.replace("select * from {plain}", "select v.msg_id from {plain} v").format(
+_SET_VT_SQL = _BY_RECEIPT_OR_ID.replace("select * from {plain}", "select v.msg_id from {plain} v").format(
     fenced=f"holdfast.set_message_vt(p.a ->> 'queue', {_RECEIPTS_EXPRESSION}, {_VT_EXPRESSION})",
     plain=f"pgmq.set_vt(p.a ->> 'queue', {_IDS_EXPRESSION}, holdfast.now() + {_VT_EXPRESSION})",
 )
@@ -130,7 +130,7 @@ async def run_statement(connection: Connection, statement: JsonStatement[T]) -> 
     return statement.decode(response)
 
 
-def send_messages(
+def build_send_statement(
     queue: str,
     bodies: Sequence[bytes],
     *,
@@ -140,7 +140,7 @@ def send_messages(
     """Build the statement that sends messages and returns their ids. `bodies` and `headers` are JSON."""
     return _build_ids_statement(
         queue,
-        _SEND_MESSAGES,
+        _SEND_SQL,
         bodies=[msgspec.Raw(body) for body in bodies],
         headers=None if headers is None else [None if h is None else msgspec.Raw(h) for h in headers],
         visible_at=delay if isinstance(delay, datetime) else None,
@@ -148,27 +148,33 @@ def send_messages(
     )
 
 
-def archive_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
+def build_archive_statement(
+    queue: str, receipts: Sequence[str], ids: Sequence[int]
+) -> JsonStatement[list[int]]:
     """Build the statement that archives messages by receipt or by id and returns their ids."""
-    return _build_ids_statement(queue, _ARCHIVE_MESSAGES, receipts=receipts, ids=ids)
+    return _build_ids_statement(queue, _ARCHIVE_SQL, receipts=receipts, ids=ids)
 
 
-def delete_messages(queue: str, receipts: Sequence[str], ids: Sequence[int]) -> JsonStatement[list[int]]:
+def build_delete_statement(
+    queue: str, receipts: Sequence[str], ids: Sequence[int]
+) -> JsonStatement[list[int]]:
     """Build the statement that deletes messages by receipt or by id and returns their ids."""
-    return _build_ids_statement(queue, _DELETE_MESSAGES, receipts=receipts, ids=ids)
+    return _build_ids_statement(queue, _DELETE_SQL, receipts=receipts, ids=ids)
 
 
-def set_message_vt(
+def build_set_vt_statement(
     queue: str, receipts: Sequence[str], ids: Sequence[int], vt: timedelta
 ) -> JsonStatement[list[int]]:
     """Build the statement that hides messages for `vt` from now, by receipt or by id."""
-    return _build_ids_statement(queue, _SET_MESSAGE_VT, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
+    return _build_ids_statement(queue, _SET_VT_SQL, receipts=receipts, ids=ids, vt_s=vt.total_seconds())
 
 
-def finish_message(queue: str, receipt: str, how: Literal["archive", "delete"]) -> JsonStatement[None]:
+def build_finish_statement(
+    queue: str, receipt: str, how: Literal["archive", "delete"]
+) -> JsonStatement[None]:
     """Build the statement that archives or deletes a message, if it was not read again since."""
-    finish = archive_messages if how == "archive" else delete_messages
-    statement = finish(queue, [receipt], [])
+    build_statement = build_archive_statement if how == "archive" else build_delete_statement
+    statement = build_statement(queue, [receipt], [])
     return JsonStatement(statement.statement, statement.argument, lambda _: None, statement.translate_error)
 
 

@@ -30,7 +30,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\
 MAX_CALLBACK_NAME_CHARS = 200
 MAX_FAILED_JOBS_IN_MANIFEST = 1000
 ALLOWED_CALLBACK_FIELDS = {"type", "queue", "args"}
-_BATCH_NOT_FOUND_RESPONSE = {404: "There is no such batch"}
+_BATCH_NOT_FOUND_RESPONSE = {404: "The batch does not exist"}
 
 
 class OpenBatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +109,7 @@ def _validate_batch_callback(callback: dict[str, Any]) -> None:
 async def get_batch(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
-        batch = ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+        batch = ensure_exists(await jobs.get_batch(connection, batch_id), f"Batch {batch_id}")
     return json_response(_build_batch_view(batch))
 
 
@@ -123,7 +123,7 @@ async def get_batch(request: Request) -> Response:
 async def close_batch(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
-        ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+        ensure_exists(await jobs.get_batch(connection, batch_id), f"Batch {batch_id}")
         return json_response(_build_batch_view(await jobs.close_batch(connection, batch_id)))
 
 
@@ -140,7 +140,7 @@ async def cancel_batch(request: Request) -> Response:
     total, cancelled = 0, 1
     while cancelled:  # one transaction per step, so that jobs that end meanwhile wait for one step only
         async with transaction_as_caller(request) as connection:
-            ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+            ensure_exists(await jobs.get_batch(connection, batch_id), f"Batch {batch_id}")
             filters = {"batch": str(batch_id)}
             cancelled = await jobs.cancel_jobs(connection, filters, "Cancelled with its batch.")
             total += cancelled
@@ -183,7 +183,7 @@ async def stream_batch_events(request: Request) -> Response:
 async def create_batch_stream_ticket(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
-        ensure_exists(await jobs.get_batch(connection, batch_id), "batch")
+        ensure_exists(await jobs.get_batch(connection, batch_id), f"Batch {batch_id}")
     return await create_stream_ticket_response(request, batch_id)
 
 

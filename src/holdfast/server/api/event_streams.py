@@ -85,7 +85,7 @@ async def stream_events(
 
     try:
         async with viewer.transaction() as connection:
-            job = ensure_exists(await read(connection, job_id), noun)
+            job = ensure_exists(await read(connection, job_id), f"{noun.capitalize()} {job_id}")
             missed = await _read_missed_events(connection, job, after)
     except BaseException:
         close_stream()

@@ -27,7 +27,7 @@ from holdfast.server.api.zip_archives import ZipEntry, make_zip_entry, zip_respo
 
 FILES_PER_ZIP_QUERY = 50
 _FILE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "files", "scope": "files"}
-_FILE_NOT_FOUND_RESPONSES = {404: "There is no such file", 410: "The file has expired or was deleted"}
+_FILE_NOT_FOUND_RESPONSES = {404: "The file does not exist", 410: "The file has expired or was deleted"}
 
 
 class ArtifactView(msgspec.Struct, kw_only=True):
@@ -125,7 +125,7 @@ async def list_job_files(request: Request) -> Response:
             connection, {"job": job_id}, after=query.after, limit=query.limit
         )
         if not files and await jobs.get_job(connection, job_id) is None:
-            raise NotFoundError("There is no such job.")
+            raise NotFoundError(f"Job {job_id} does not exist.")
     next_after = files[-1].id if len(files) == query.limit else None
     views = [_build_artifact_view(request, file) for file in files]
     return json_response(ArtifactListPage(artifacts=views, next=next_after))
@@ -179,7 +179,7 @@ async def _get_file_and_count_download(request: Request) -> Artifact:
 @api_operation(
     "Delete a file",
     status=204,
-    other_responses={404: "There is no such file", 410: "The file was deleted before"},
+    other_responses={404: "The file does not exist", 410: "The file was deleted before"},
     **_FILE_ENDPOINT_OPTIONS,
 )
 async def delete_file(request: Request) -> Response:
@@ -222,7 +222,7 @@ async def get_owner_usage(request: Request) -> Response:
 @api_operation(
     "Download all files of a job as a ZIP archive",
     media_type="application/zip",
-    other_responses={404: "There is no such job"},
+    other_responses={404: "The job does not exist"},
     **_FILE_ENDPOINT_OPTIONS,
 )
 async def download_job_zip(request: Request) -> Response:
@@ -230,14 +230,14 @@ async def download_job_zip(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         first_page = await artifacts.list_artifacts(connection, {"job": job_id}, limit=FILES_PER_ZIP_QUERY)
         if not first_page and await jobs.get_job(connection, job_id) is None:
-            raise NotFoundError("There is no such job.")
+            raise NotFoundError(f"Job {job_id} does not exist.")
     return zip_response(_generate_zip_entries(request, {"job": job_id}, first_page), f"{job_id}.zip")
 
 
 @api_operation(
     "Download all files of a batch as a ZIP archive",
     media_type="application/zip",
-    other_responses={404: "There is no such batch"},
+    other_responses={404: "The batch does not exist"},
     **_FILE_ENDPOINT_OPTIONS,
 )
 async def download_batch_zip(request: Request) -> Response:
@@ -247,7 +247,7 @@ async def download_batch_zip(request: Request) -> Response:
             connection, {"batch": batch_id}, limit=FILES_PER_ZIP_QUERY
         )
         if await jobs.get_batch(connection, batch_id) is None:
-            raise NotFoundError("There is no such batch.")
+            raise NotFoundError(f"Batch {batch_id} does not exist.")
 
     async def build_manifest_fields() -> dict[str, Any]:
         async with transaction_as_caller(request) as connection:

@@ -152,7 +152,7 @@ async def require_user(request: HTTPConnection) -> Caller:
     """
     caller = await identify_caller(request)
     if caller.kind == "anonymous":
-        raise UnauthenticatedError("Sign in first")
+        raise UnauthenticatedError("The request has no valid credential. Send a bearer token.")
     return caller
 
 

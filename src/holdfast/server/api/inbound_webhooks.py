@@ -58,7 +58,7 @@ async def put_inbound_webhook(request: Request) -> Response:
     secret = webhooks.generate_webhook_secret()
     async with audited_transaction(request, "hook.put", name, type=body.type, queue=body.queue) as connection:
         await engine_webhooks.put_inbound_webhook(
-            connection, name=name, type=body.type, queue=body.queue, owner=body.owner, secret=secret
+            connection, name=name, job_type=body.type, queue=body.queue, owner=body.owner, secret=secret
         )
     return json_response(InboundWebhookSecret(name=name, secret=secret))
 
@@ -76,14 +76,14 @@ async def list_inbound_webhooks(request: Request) -> Response:
 @api_operation(
     "Delete an inbound webhook",
     status=204,
-    other_responses={404: "There is no such inbound webhook"},
+    other_responses={404: "The inbound webhook does not exist"},
     **_INBOUND_WEBHOOK_ENDPOINT_OPTIONS,
 )
 async def delete_inbound_webhook(request: Request) -> Response:
     name = _parse_webhook_name(request)
     async with audited_transaction(request, "hook.delete", name) as connection:
         if not await engine_webhooks.delete_inbound_webhook(connection, name):
-            raise NotFoundError("There is no such inbound webhook.")
+            raise NotFoundError(f"Inbound webhook {name!r} does not exist.")
     return Response(status_code=204)
 
 
@@ -113,9 +113,9 @@ async def receive_webhook(request: Request) -> Response:
             count_unauthenticated_request(request)
             raise UnauthenticatedError("The signature is not valid")
         if webhook is None:
-            raise NotFoundError("There is no such inbound webhook.")
+            raise NotFoundError(f"Inbound webhook {name!r} does not exist.")
         job: dict[str, Any] = {
-            "type": webhook.type,
+            "type": webhook.job_type,
             "queue": webhook.queue,
             "args": {"payload": parse_json(text) if text.strip() else None},
         }

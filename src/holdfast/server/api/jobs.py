@@ -28,7 +28,7 @@ from holdfast.server.api.submission import StartJobRequest, start_job_for_caller
 PageSize = Annotated[int, Meta(ge=1, le=200)]
 Seconds = Annotated[float, Meta(ge=0, le=315360000)]
 Text = Annotated[str, Meta(max_length=500)]
-_JOB_NOT_FOUND_RESPONSE = {404: "There is no such job"}
+_JOB_NOT_FOUND_RESPONSE = {404: "The job does not exist"}
 _EXISTING_JOB_RESPONSE = {200: "A job with this key exists already"}
 
 
@@ -200,7 +200,7 @@ async def get_job(request: Request) -> Response:
 
 async def _read_redacted_job(request: Request, job_id: UUID) -> dict[str, Json]:
     async with transaction_as_caller(request) as connection:
-        return ensure_exists(await jobs.get_job(connection, job_id), "job")
+        return ensure_exists(await jobs.get_job(connection, job_id), f"Job {job_id}")
 
 
 class EventStreamQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -272,7 +272,7 @@ async def cancel_job(request: Request) -> Response:
     query, job_id = parse_query(request, CancelJobQuery), parse_path_uuid(request)
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
-        ensure_exists(await jobs.get_job(connection, job_id), "job")
+        ensure_exists(await jobs.get_job(connection, job_id), f"Job {job_id}")
         cancellation = await jobs.cancel_job(connection, job_id, query.reason)
         if caller.kind == "service":
             await audit.record_audit_entry(
@@ -293,7 +293,7 @@ async def retry_job(request: Request) -> Response:
     job_id, body = parse_path_uuid(request), await parse_body(request, RetryJobRequest)
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
-        ensure_exists(await jobs.get_job(connection, job_id), "job")
+        ensure_exists(await jobs.get_job(connection, job_id), f"Job {job_id}")
         count = await jobs.retry_job(
             connection, job_id, from_tasks=body.from_tasks, delay=timedelta(seconds=body.delay_s)
         )
@@ -307,7 +307,7 @@ async def retry_job(request: Request) -> Response:
     tag="jobs",
     scope="jobs",
     response=dict[str, Any],
-    other_responses={404: "There is no such task"},
+    other_responses={404: "The task does not exist"},
 )
 async def explain_task(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:

@@ -23,14 +23,14 @@ def json_response(value: object, status: int = 200, headers: dict[str, str] | No
     return Response(_encoder.encode(value), status, headers, media_type="application/json")
 
 
-def ensure_exists(value: T | None, noun: str) -> T:
+def ensure_exists(value: T | None, name: str) -> T:
     """Return `value`, or raise `NotFoundError` (404) if it is None.
 
     The message is the same for an object that does not exist and for one that the caller may not see.
 
     >>> from holdfast.server import ensure_exists
-    >>> row = ensure_exists({"id": 1}, "note")  # None raises: There is no such note.
+    >>> row = ensure_exists({"id": 1}, "Note 1")  # None raises: Note 1 does not exist.
     """
     if value is None:
-        raise NotFoundError(f"There is no such {noun}.")
+        raise NotFoundError(f"{name} does not exist.")
     return value

@@ -81,14 +81,14 @@ async def list_service_keys(request: Request) -> Response:
 @api_operation(
     "Revoke a service key by its prefix or id",
     status=204,
-    other_responses={404: "There is no such key, or it is revoked already"},
+    other_responses={404: "The service key does not exist or is revoked already"},
     **_SERVICE_KEY_ENDPOINT_OPTIONS,
 )
 async def revoke_service_key(request: Request) -> Response:
     prefix_or_id = parse_path_name(request, "key")
     async with audited_transaction(request, "key.revoke", prefix_or_id) as connection:
         if not await access.revoke_service_key(connection, prefix_or_id):
-            raise NotFoundError("There is no such key, or it is revoked already.")
+            raise NotFoundError(f"Service key {prefix_or_id} does not exist or is revoked already.")
     return Response(status_code=204)
 
 

@@ -58,13 +58,13 @@ async def put_limit(request: Request) -> Response:
 
 
 @api_operation(
-    "Delete a limit", status=204, other_responses={404: "There is no such limit"}, **_LIMIT_ENDPOINT_OPTIONS
+    "Delete a limit", status=204, other_responses={404: "The limit does not exist"}, **_LIMIT_ENDPOINT_OPTIONS
 )
 async def delete_limit(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "limit.delete", name) as connection:
         if not await limits.delete_limit(connection, name):
-            raise NotFoundError("There is no such limit.")
+            raise NotFoundError(f"Limit {name!r} does not exist.")
     return Response(status_code=204)
 
 

@@ -27,7 +27,7 @@ MessageId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Receipt = Annotated[str, Meta(max_length=200)]
 MAX_MESSAGE_BYTES = 1024 * 1024
 _MESSAGE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "messages", "access": "service", "scope": "queues"}
-_QUEUE_NOT_FOUND_RESPONSE = {404: "There is no such queue"}
+_QUEUE_NOT_FOUND_RESPONSE = {404: "The queue does not exist"}
 
 
 class CreateMessageQueueRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -142,7 +142,7 @@ async def delete_message_queue(request: Request) -> Response:
     name = _parse_queue_name(request)
     async with audited_transaction(request, "messages.drop", name, as_login=True) as connection:
         if not await queues.drop_queue(connection, name):
-            raise NotFoundError("There is no such queue.")
+            raise NotFoundError(f"Message queue {name!r} does not exist.")
     return Response(status_code=204)
 
 
@@ -174,7 +174,7 @@ async def send_messages(request: Request) -> Response:
         headers = [encode_payload(body.headers, what="headers")] * len(bodies)
     delay = None if body.delay_s is None else timedelta(seconds=body.delay_s)
     async with transaction_as_caller(request) as connection:
-        query = queues.send_messages(name, bodies, headers=headers, delay=delay)
+        query = queues.build_send_statement(name, bodies, headers=headers, delay=delay)
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)), 201)
 
 
@@ -224,7 +224,7 @@ async def archive_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, MessageSelectionRequest)
     _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
-        query = queues.archive_messages(name, body.receipts, body.ids)
+        query = queues.build_archive_statement(name, body.receipts, body.ids)
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 
@@ -239,7 +239,7 @@ async def delete_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, MessageSelectionRequest)
     _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
-        query = queues.delete_messages(name, body.receipts, body.ids)
+        query = queues.build_delete_statement(name, body.receipts, body.ids)
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 
@@ -254,7 +254,7 @@ async def hide_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, HideMessagesRequest)
     _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
-        query = queues.set_message_vt(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
+        query = queues.build_set_vt_statement(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
         return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
 
 

@@ -97,7 +97,7 @@ async def admit_caller(request: Request, access: AccessLevel = "user", scope: st
     try:
         caller = await identify_caller(request)
         if caller.kind == "anonymous" and access != "anyone":
-            raise UnauthenticatedError("Sign in first")
+            raise UnauthenticatedError("The request has no valid credential. Send a bearer token.")
     except UnauthenticatedError:
         count_unauthenticated_request(request)
         raise

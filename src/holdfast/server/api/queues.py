@@ -55,13 +55,14 @@ async def list_queues(request: Request) -> Response:
 @api_operation(
     "Read a task queue",
     response=dict[str, Any],
-    other_responses={404: "There is no such queue"},
+    other_responses={404: "The queue does not exist"},
     **_QUEUE_ENDPOINT_OPTIONS,
 )
 async def get_queue(request: Request) -> Response:
+    name = parse_path_name(request)
     async with transaction_as_caller(request) as connection:
-        rows = await queues.list_task_queues(connection, parse_path_name(request))
-    return json_response(ensure_exists(rows[0] if rows else None, "queue"))
+        rows = await queues.list_task_queues(connection, name)
+    return json_response(ensure_exists(rows[0] if rows else None, f"Queue {name!r}"))
 
 
 @api_operation(

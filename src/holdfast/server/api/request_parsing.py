@@ -219,7 +219,7 @@ def parse_path_name(request: Request, name: str = "name") -> str:
 
 
 def get_idempotency_key(request: Request, body_key: object = None) -> str | None:
-    """Return the idempotency key of a request: the header `Idempotency-Key`, or the key in the body.
+    """Return the header `Idempotency-Key`, or `body_key` if the request has no such header.
 
     Submit a job with this key, so that a repeated request returns the same job. Raise `InvalidError` (422) if
     the header is invalid or differs from `body_key`.

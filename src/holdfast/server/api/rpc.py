@@ -74,9 +74,9 @@ _RPC_ENDPOINT_OPTIONS: dict[str, Any] = {
         204: "The function returns nothing",
         300: "More than one function has these arguments",
         400: "The database rejected the call",
-        404: "There is no such function",
+        404: "The function does not exist",
         405: "The function writes, but the request is a GET",
-        406: "There is no such schema, or the result is not a single row",
+        406: "The schema does not exist, or the result is not a single row",
         409: "Conflict",
     },
 }
@@ -121,7 +121,7 @@ async def _call_and_convert_errors(
     try:
         await admit_caller(request, "user", "rpc")
         schema = _choose_rpc_schema(request, profile)
-        return await _call_sql_function(request, schema, await read_arguments(), read_only=read_only)
+        return await _respond_to_rpc_call(request, schema, await read_arguments(), read_only=read_only)
     except SqlCallError as error:
         return _build_rpc_error_response(error)
     except HTTPException as error:
@@ -145,7 +145,7 @@ def _choose_rpc_schema(request: Request, profile: str | None) -> str:
     return profile
 
 
-async def _call_sql_function(request: Request, schema: str, body: Json, *, read_only: bool) -> Response:
+async def _respond_to_rpc_call(request: Request, schema: str, body: Json, *, read_only: bool) -> Response:
     if not isinstance(body, dict):
         raise SqlCallError("PGRST102", "The arguments must be a JSON object with the names of the parameters")
     arguments = cast("dict[str, Json]", body)

@@ -23,7 +23,7 @@ from holdfast.server.api.request_parsing import parse_body, parse_path_name, par
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _SCHEDULE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "schedules", **OPERATOR_ENDPOINT_OPTIONS}
-_SCHEDULE_NOT_FOUND_RESPONSE = {404: "There is no such schedule"}
+_SCHEDULE_NOT_FOUND_RESPONSE = {404: "The schedule does not exist"}
 
 
 class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -116,7 +116,7 @@ async def delete_schedule(request: Request) -> Response:
     name = parse_path_name(request)
     async with audited_transaction(request, "schedule.delete", name) as connection:
         if not await schedules.delete_schedule(connection, name):
-            raise NotFoundError("There is no such schedule.")
+            raise NotFoundError(f"Schedule {name!r} does not exist.")
     return Response(status_code=204)
 
 

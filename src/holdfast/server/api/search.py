@@ -1,4 +1,4 @@
-"""Endpoints for services to search jobs and to list errors by cause."""
+"""Endpoints for services to search jobs and to list error groups."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ async def search_jobs(request: Request) -> Response:
 
 
 @api_operation(
-    "List the errors of the last day by cause",
+    "List the error groups of the last day: failed attempts with the same cause",
     query=ErrorListQuery,
     response=list[dict[str, Any]],
     **_SEARCH_ENDPOINT_OPTIONS,
 )
-async def list_errors_by_cause(request: Request) -> Response:
+async def list_error_groups(request: Request) -> Response:
     query = parse_query(request, ErrorListQuery)
     async with transaction_as_caller(request) as connection:
         groups = await error_groups.list_error_groups(connection, owner=query.owner, limit=query.limit)
@@ -71,5 +71,5 @@ async def list_errors_by_cause(request: Request) -> Response:
 def build_search_routes() -> list[BaseRoute]:
     return [
         Route("/api/search", search_jobs, methods=["GET"]),
-        Route("/api/errors", list_errors_by_cause, methods=["GET"]),
+        Route("/api/errors", list_error_groups, methods=["GET"]),
     ]

@@ -14,7 +14,7 @@ JobOrBatchReader: TypeAlias = Callable[[Connection, UUID], Awaitable["dict[str, 
 """A function that reads a job or batch with `id`, `event_seq`, `status` and `files`. None: does not exist."""
 
 
-async def list_files_for_stream(connection: Connection, job_id: UUID) -> list[Json]:
+async def list_job_files_for_stream(connection: Connection, job_id: UUID) -> list[Json]:
     """List the files of a job in the format of event streams. Clients request a link with the file's `id`."""
     files = await artifacts.list_artifacts(connection, {"job": str(job_id)})
     return [
@@ -33,7 +33,7 @@ async def list_files_for_stream(connection: Connection, job_id: UUID) -> list[Js
 async def read_job_with_files(connection: Connection, job_id: UUID) -> dict[str, Any] | None:
     """Read a job and its files. Return None if the job does not exist."""
     job = await jobs.get_job(connection, job_id)
-    return None if job is None else {**job, "files": await list_files_for_stream(connection, job_id)}
+    return None if job is None else {**job, "files": await list_job_files_for_stream(connection, job_id)}
 
 
 async def read_batch_without_files(connection: Connection, batch_id: UUID) -> dict[str, Any] | None:

@@ -119,7 +119,9 @@ async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:
         if stored is not None:
             return _create_viewer_from_ticket(request, stored)
     if not ticket or len(ticket) > MAX_STREAM_TICKET_CHARS:
-        raise UnauthenticatedError("Sign in first")
+        raise UnauthenticatedError(
+            "The request has no valid credential. Send a bearer token or the query parameter `ticket`."
+        )
     cookie = secrets.token_urlsafe(32)
     async with get_services(request).database.transaction() as connection:
         redeemed = await access.redeem_stream_ticket(
@@ -179,7 +181,7 @@ async def issue_stream_ticket(request: Request, job_id: UUID) -> str:
     assert caller is not ANONYMOUS_CALLER  # noqa: S101  (the endpoint is not open to anonymous callers)
     ticket = secrets.token_urlsafe(32)
     async with transaction_as_caller(request, as_service=True) as connection:
-        await access.issue_stream_ticket(
+        await access.store_stream_ticket(
             connection, hash_secret(ticket), job_id, caller.owner, STREAM_TICKET_LIFETIME
         )
     return ticket

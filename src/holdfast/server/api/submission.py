@@ -93,7 +93,9 @@ async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owne
         return
     batch = await jobs.get_batch(connection, batch_id)
     if batch is None or batch["owner"] != owner:
-        raise ConflictError(f"There is no open batch {batch_id}.", fix="Open a new one.", field="batch")
+        raise ConflictError(
+            f"Batch {batch_id} does not exist or is closed.", fix="Open a new one.", field="batch"
+        )
 
 
 async def submit_job_for_caller(

@@ -25,7 +25,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\
 WebhookEvent = Literal[
     "job.succeeded", "job.partial", "job.failed", "job.cancelled", "batch.completed", "artifact.expiring"
 ]
-_WEBHOOK_NOT_FOUND_RESPONSE = {404: "There is no such webhook"}
+_WEBHOOK_NOT_FOUND_RESPONSE = {404: "The webhook does not exist"}
 
 
 class CreateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ async def update_webhook(request: Request) -> Response:
     caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
         if not await engine_webhooks.set_webhook_active(connection, webhook_id, on=body.active):
-            raise NotFoundError("There is no such webhook.")
+            raise NotFoundError(f"Webhook {webhook_id} does not exist.")
     async with transaction_as_caller(request, as_service=True) as connection:
         action = "webhook.enabled" if body.active else "webhook.disabled"
         await audit.record_audit_entry(connection, caller.name, action, str(webhook_id))
@@ -120,7 +120,7 @@ async def delete_webhook(request: Request) -> Response:
     webhook_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
         if not await engine_webhooks.delete_webhook(connection, webhook_id):
-            raise NotFoundError("There is no such webhook.")
+            raise NotFoundError(f"Webhook {webhook_id} does not exist.")
     return Response(status_code=204)
 
 

@@ -72,7 +72,7 @@ async def list_worker_tasks(request: Request) -> Response:
     "Send a command to a worker: drain or stop",
     body=WorkerCommandRequest,
     response=WorkerCommandResult,
-    other_responses={404: "There is no such worker"},
+    other_responses={404: "The worker does not exist"},
     **_WORKER_ENDPOINT_OPTIONS,
 )
 async def send_worker_command(request: Request) -> Response:

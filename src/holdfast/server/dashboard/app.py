@@ -67,6 +67,7 @@ _HTTP_STATUSES_BY_ERROR: list[tuple[type[errors.HoldfastError], int]] = [
     (errors.InvalidError, 422),
     (errors.ConflictError, 409),
     (errors.RefusedError, 403),
+    (errors.DatabaseRefusedError, 500),
     (errors.DatabaseError, 503),
     (errors.SchemaError, 503),
 ]
@@ -255,7 +256,7 @@ class Dashboard:
         target = urlsplit(sanitize_redirect_path(request.query_params.get("path")))
         match = find_page_route(target.path)
         if match is None:
-            raise HTTPException(404, "This page does not exist.")
+            raise HTTPException(404, f"Page {target.path} does not exist.")
         route, params = match
         page_request = await self._create_page_request(
             request, target.path, QueryParams(target.query), params
@@ -311,9 +312,10 @@ class Dashboard:
         return self._login_handler.logout(request)
 
     async def _serve_static_file(self, request: Request) -> Response:
-        file = self._static_files.get(request.path_params["name"])
+        name = request.path_params["name"]
+        file = self._static_files.get(name)
         if file is None:
-            raise HTTPException(404, "This file does not exist.")
+            raise HTTPException(404, f"File {name} does not exist.")
         body, media_type = file
         return Response(body, media_type=media_type, headers={"cache-control": "public, max-age=3600"})
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from holdfast.formatting import parse_time
+from holdfast.formatting import parse_iso_time_or_none
 from holdfast.server.dashboard.filters import MISSING_VALUE_TEXT, format_compact_number, format_duration
 from holdfast.server.dashboard.svg import render_element
 
@@ -69,21 +69,19 @@ def build_chart(
 
     `series` are (name, style, column). Columns that start with `wait` or `run_` are durations in seconds.
     """
-    start, end = parse_time(stats["from"]), parse_time(stats["until"])
+    start, end = parse_iso_time_or_none(stats["from"]), parse_iso_time_or_none(stats["until"])
     if start is None or end is None:
         return Chart(title, [], [])
     step = timedelta(seconds=stats["step_s"])
     times = [start.astimezone(UTC) + n * step for n in range(round((end - start) / step))]
     rows = stats["depths" if series[0][2] in {"ready", "running"} else "points"]
-    points = {parse_time(row["at"]): row for row in rows}
+    points = {parse_iso_time_or_none(row["at"]): row for row in rows}
     is_duration = series[0][2].startswith(("wait", "run_"))
     return Chart(
         title,
         times,
         [
-            ChartSeries(
-                name, style, [_compute_series_value(points.get(at), column, is_duration) for at in times]
-            )
+            ChartSeries(name, style, [_get_value_or_gap(points.get(at), column, is_duration) for at in times])
             for name, style, column in series
         ],
         "seconds" if is_duration else "count",
@@ -91,7 +89,7 @@ def build_chart(
     )
 
 
-def _compute_series_value(point: Mapping[str, Any] | None, column: str, is_duration: bool) -> float | None:
+def _get_value_or_gap(point: Mapping[str, Any] | None, column: str, is_duration: bool) -> float | None:
     return point.get(column) if point is not None else None if is_duration else 0
 
 

@@ -11,7 +11,13 @@ import msgspec
 from markupsafe import Markup, escape
 
 from holdfast import formatting
-from holdfast.formatting import format_count, format_relative_time, parse_time, shorten_id, truncate_text
+from holdfast.formatting import (
+    format_count,
+    format_relative_time,
+    parse_iso_time_or_none,
+    shorten_id,
+    truncate_text,
+)
 from holdfast.search import quote_search_value
 
 MISSING_VALUE_TEXT = "\N{EN DASH}"
@@ -28,7 +34,7 @@ def render_time(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
 
     The script of the page updates relative times every second and adds the local time to the tooltip.
     """
-    at = parse_time(value)
+    at = parse_iso_time_or_none(value)
     if at is None:
         return Markup('<span class="muted">{}</span>').format(MISSING_VALUE_TEXT)
     exact = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -119,7 +119,8 @@ class LiveUpdates:
     async def _run_update_loop(self) -> None:
         while self._watched:
             try:
-                await self._check_for_changes()
+                await self._advance_bulk_actions()
+                await self._mark_pages_stale_if_changed()
                 problem = None
             except HoldfastError:
                 problem = "The database does not respond. Retrying…"
@@ -128,15 +129,15 @@ class LiveUpdates:
                     await self._render_watched_page(page, problem)
             await asyncio.sleep(CHANGE_POLL_INTERVAL_S)
 
-    async def _check_for_changes(self) -> None:
-        """Mark every watched page as stale if the database has changed since the last poll.
-
-        Also advance bulk actions, because the maintenance of the workers does so less often.
-        """
+    async def _advance_bulk_actions(self) -> None:
+        """Run the maintenance that advances bulk actions, because workers do so less often."""
         if time.monotonic() - self._maintained_at > MAINTENANCE_INTERVAL_S:
             self._maintained_at = time.monotonic()
             async with self._site.transaction(write=True) as connection:
                 await maintenance.tick_operations(connection)
+
+    async def _mark_pages_stale_if_changed(self) -> None:
+        """Mark every watched page as stale if the database has changed since the last poll."""
         async with self._site.transaction() as connection:
             token = await overview.get_database_change_token(connection)
         if token != self._change_token:

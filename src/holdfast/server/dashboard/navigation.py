@@ -50,7 +50,7 @@ NAVIGATION_LINKS_BY_GROUP = {
 }
 
 
-def group_navigation_links(can: Callable[[str], bool]) -> dict[str, list[NavigationLink]]:
+def filter_navigation_links(can: Callable[[str], bool]) -> dict[str, list[NavigationLink]]:
     """Return the sidebar links that a user may open, by group title. Empty groups are left out."""
     visible = {
         title: [link for link in links if can(link.permission)]

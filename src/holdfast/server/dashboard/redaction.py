@@ -16,9 +16,9 @@ from holdfast.redaction import MASK_TEXT, SECRET_NAME_PATTERN, SecretMasker
 from holdfast.search import SearchQuery
 from holdfast.server.dashboard.roles import DashboardUser
 
-__all__ = ["MASK_TEXT", "REDACTED_TEXT", "PayloadRedactor", "check_search_permissions"]
+__all__ = ["HIDDEN_PAYLOAD_TEXT", "MASK_TEXT", "PayloadRedactor", "check_search_permissions"]
 
-REDACTED_TEXT: Final = "(hidden for your role)"
+HIDDEN_PAYLOAD_TEXT: Final = "(hidden for your role)"
 
 
 class PayloadRedactor:
@@ -40,14 +40,14 @@ class PayloadRedactor:
     def redact_payload(self, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
         """Return a payload with secrets masked, or a placeholder if the user may not see payloads."""
         if not self.can_view_payloads:
-            return REDACTED_TEXT if value is not None else None
+            return HIDDEN_PAYLOAD_TEXT if value is not None else None
         return value if self.can_view_secrets else self._masker.mask_value(value, schema)
 
     def redact_text(self, text: str | None) -> str:
         """Return a text with secrets masked. Return an empty text for None."""
         if not text or self.can_view_secrets:
             return text or ""
-        return self._masker.mask_text(text) if self.can_view_payloads else REDACTED_TEXT
+        return self._masker.mask_text(text) if self.can_view_payloads else HIDDEN_PAYLOAD_TEXT
 
 
 def check_search_permissions(query: SearchQuery, user: DashboardUser) -> None:

@@ -34,7 +34,7 @@ from holdfast.errors import InvalidError
 from holdfast.formatting import seconds_between
 from holdfast.server.api.services import AppServices
 from holdfast.server.dashboard import charts, filters, state_badges
-from holdfast.server.dashboard.navigation import group_navigation_links
+from holdfast.server.dashboard.navigation import filter_navigation_links
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.roles import DashboardUser
 from holdfast.server.dashboard.sessions import FLASH_COOKIE, CookieSigner, DashboardSession
@@ -101,7 +101,7 @@ class PageRequest:
 
     def build_url(self, path: str, **query: Any) -> str:
         """Build the URL of a dashboard path with a query string. Empty parameters are left out."""
-        return self.base + build_path(path, **query)
+        return self.base + build_dashboard_url(path, **query)
 
     def parse_id(self, name: str = "id") -> UUID:
         """Return the UUID in a path or query parameter. Respond with 404 if it is malformed."""
@@ -163,7 +163,7 @@ DownloadFunction = Callable[[PageRequest], Awaitable[Response]]
 ActionFunction = Callable[[ActionRequest], Awaitable["tuple[str, str] | DashboardPage | Response"]]
 
 
-def build_path(path: str, **query: Any) -> str:
+def build_dashboard_url(path: str, **query: Any) -> str:
     """Build a dashboard path with a query string. Empty parameters are left out."""
     parameters = {name: value for name, value in query.items() if value is not None and value != ""}
     return path + (f"?{urlencode(parameters, doseq=True)}" if parameters else "")
@@ -238,7 +238,7 @@ class DashboardSite:
             "request": request,
             "user": request.user,
             "can": request.can,
-            "navigation": group_navigation_links(request.can),
+            "navigation": filter_navigation_links(request.can),
             "url": request.build_url,
             "base": request.base,
             "token": request.session.token,

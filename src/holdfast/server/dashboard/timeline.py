@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from holdfast.formatting import parse_time, seconds_between, truncate_text
+from holdfast.formatting import parse_iso_time_or_none, seconds_between, truncate_text
 from holdfast.server.dashboard.filters import format_duration
 from holdfast.server.dashboard.state_badges import DEFAULT_STATE_STYLE, STATE_STYLES
 from holdfast.server.dashboard.svg import render_element
@@ -68,10 +68,12 @@ def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetim
 
 
 def _compute_time_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> TimeScale:
-    first_times = [parse_time(task["started_at"]) or parse_time(task["due_at"]) for task in tasks]
+    first_times = [
+        parse_iso_time_or_none(task["started_at"]) or parse_iso_time_or_none(task["due_at"]) for task in tasks
+    ]
     starts = [at for at in first_times if at and at <= now]
-    starts += [at for at in (parse_time(attempt["started_at"]) for attempt in attempts) if at]
-    ends = [parse_time(task["finished_at"]) or now for task in tasks if task["started_at"]]
+    starts += [at for at in (parse_iso_time_or_none(attempt["started_at"]) for attempt in attempts) if at]
+    ends = [parse_iso_time_or_none(task["finished_at"]) or now for task in tasks if task["started_at"]]
     start = min(starts, default=now)
     return TimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_TIME_SPAN_S))
 
@@ -93,13 +95,13 @@ def _draw_task_row(task: Row, attempts: Sequence[Row], scale: TimeScale, y: int,
         "g",
         render_element("text", truncate_text(task["name"], 28), class_="name", x=0, y=y + 13),
         *_draw_task_bars(task, scale, y, now),
-        *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_failed_attempt(attempt)),
+        *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_drawn_as_failed(attempt)),
         render_element("text", note, class_="note", x=GANTT_WIDTH, y=y + 13, text_anchor="end"),
         class_="row",
     )
 
 
-def _is_failed_attempt(attempt: Row) -> bool:
+def _is_drawn_as_failed(attempt: Row) -> bool:
     return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
 
 
@@ -114,7 +116,7 @@ def _find_run_end(task: Row, now: datetime) -> datetime | None:
     """Return the end time of a task's last run: now if it is running, None if it never ran."""
     if not task["started_at"] or task["status"] not in {"running", "succeeded", "cancelled"}:
         return None
-    return parse_time(task["finished_at"]) or (now if task["status"] == "running" else None)
+    return parse_iso_time_or_none(task["finished_at"]) or (now if task["status"] == "running" else None)
 
 
 def _draw_task_bars(task: Row, scale: TimeScale, y: int, now: datetime) -> Iterator[Markup]:
@@ -127,7 +129,7 @@ def _draw_task_bars(task: Row, scale: TimeScale, y: int, now: datetime) -> Itera
         title = str(task["status"]).capitalize()
         yield _draw_time_bar(tone, scale.compute_x(task["started_at"]), scale.compute_x(end), y, title)
     elif task["status"] in {"ready", "scheduled"}:
-        due = min(parse_time(task["due_at"]) or now, now)
+        due = min(parse_iso_time_or_none(task["due_at"]) or now, now)
         yield _draw_time_bar("pale", scale.compute_x(due), scale.compute_x(now), y, "Waiting")
 
 

@@ -59,7 +59,7 @@ def create_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
 
 
 def mount(limits: ExportLimits | None = None) -> AppArguments:
-    """Return the export system as keyword arguments of `create_app`.
+    """Return the routes, tasks and job types of the export application, as keyword arguments of `create_app`.
 
     Example: `create_app(settings, **exports.mount())`.
     """

@@ -191,7 +191,10 @@ def _is_batch_finished(items: list[dict[str, Any]]) -> bool:
 
 
 async def _wait_for_export_change(subscriptions: list[EventSubscription]) -> bool:
-    """Wait until one of the exports changes. Return False after the ping interval."""
+    """Wait until an export changes and return True.
+
+    Return False if none changes within `STREAM_PING_INTERVAL_S`.
+    """
     waits = [
         asyncio.ensure_future(subscription.wait_for_event(STREAM_PING_INTERVAL_S))
         for subscription in subscriptions
@@ -211,7 +214,7 @@ async def _load_batch_items(request: Request) -> list[dict[str, Any]]:
     async with transaction_as_caller(request, as_service=True) as connection:
         items = await queries.list_batch_exports(connection, get_systems_schema(request), batch_id, owner)
     if not items:
-        raise NotFoundError("This batch does not exist.")
+        raise NotFoundError(f"Batch {batch_id} does not exist.")
     return items
 
 

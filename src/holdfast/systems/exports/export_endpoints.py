@@ -187,7 +187,7 @@ class ExportEndpoints:
         history_id = parse_path_id(request, "export")
         async with transaction_as_caller(request) as connection:
             if not await queries.delete_history_entry(connection, schema, history_id, owner):
-                raise NotFoundError("This export does not exist.")
+                raise NotFoundError(f"Export {history_id} does not exist.")
         return Response(status_code=204)
 
     async def redirect_to_download(self, request: Request) -> Response:
@@ -200,7 +200,7 @@ class ExportEndpoints:
         async with transaction_as_caller(request, as_service=True) as connection:
             entry = await queries.find_history_entry(connection, schema, history_id, owner)
             if entry is None:
-                raise NotFoundError("This export does not exist.")
+                raise NotFoundError(f"Export {history_id} does not exist.")
             file = await _find_exported_file(request, entry, owner)
             await queries.count_download(connection, schema, history_id)
         url = await get_client(request).files.create_download_link(file, DOWNLOAD_LINK_LIFETIME)
@@ -258,7 +258,7 @@ async def _load_export(request: Request) -> dict[str, Any]:
     async with transaction_as_caller(request, as_service=True) as connection:
         export = await queries.find_export(connection, get_systems_schema(request), job_id, owner)
     if export is None:
-        raise NotFoundError("This export does not exist.")
+        raise NotFoundError(f"Export {job_id} does not exist.")
     return export
 
 

@@ -106,7 +106,8 @@ def list_template_names(request: Request) -> list[str]:
 
 def parse_path_id(request: Request, noun: str) -> UUID:
     """Return the UUID in the path. Raise `NotFoundError` (404) if the text is not a UUID."""
+    text = request.path_params["id"]
     try:
-        return UUID(request.path_params["id"])
+        return UUID(text)
     except ValueError:
-        raise NotFoundError(f"This {noun} does not exist.") from None
+        raise NotFoundError(f"{noun.capitalize()} {text!r} does not exist.") from None

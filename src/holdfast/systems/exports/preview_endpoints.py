@@ -57,7 +57,7 @@ class PreviewEndpoints:
                 connection, get_systems_schema(request), document_id, owner
             )
         if document is None:
-            raise NotFoundError("This document does not exist.")
+            raise NotFoundError(f"Document {document_id} does not exist.")
         images = await self._render_page_images(request, document, templates[slug])
         if not 1 <= int(page) <= len(images):
             raise NotFoundError(f"The document has no page {page}; it has {len(images)} pages.")

@@ -104,7 +104,7 @@ class ResumeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     paragraphs: Annotated[list[LongText], Meta(max_length=5000)] = []
 
 
-class ResumeLabels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CvHeadings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Headings of the résumé sections, in the language of the document."""
 
     profile: ShortText = "Profile"
@@ -129,7 +129,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     languages: Annotated[list[LanguageSkill], Meta(max_length=50)] = []
     awards: Annotated[list[ResumeAward], Meta(max_length=200)] = []
     sections: Annotated[list[ResumeSection], Meta(max_length=200)] = []
-    labels: ResumeLabels = ResumeLabels()
+    labels: CvHeadings = CvHeadings()
     language: Annotated[str, Meta(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")] | None = None
     keywords: Annotated[list[ShortText], Meta(max_length=50)] = []
 

@@ -60,9 +60,6 @@ class LocalSpeechProvider:
             raise ProviderError("The text contains nothing that can be spoken.")
         return SpeechAudio(mp3, properties.duration_s, properties.bit_rate, f"eSpeak NG ({language})")
 
-    async def close(self) -> None:
-        pass
-
 
 def synthesize_audio_samples(text: str, language: str) -> tuple[bytes, int]:
     """Convert text to 16-bit mono samples. Return the samples and their sample rate in Hz.

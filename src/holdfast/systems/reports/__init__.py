@@ -51,7 +51,7 @@ job_types = (nuclear_v2,)
 
 
 def mount() -> AppArguments:
-    """Return the report system as keyword arguments of `create_app`.
+    """Return the routes, tasks and job types of the report application, as keyword arguments of `create_app`.
 
     Example: `create_app(settings, **reports.mount())`.
 

@@ -172,7 +172,7 @@ async def cancel_report(request: Request) -> Response:
 async def stream_report(request: Request) -> Response:
     """Stream the events of a report. A ticket can replace the token."""
     if "ticket" not in request.query_params and await _find_report(request) is None:
-        raise NotFoundError("This report does not exist.")
+        raise NotFoundError(f"Report {request.path_params['id']} does not exist.")
     return await stream_events(request, _parse_job_id(request), build_frames=ReportFrameBuilder())
 
 
@@ -207,12 +207,13 @@ async def _find_report(request: Request) -> dict[str, Any] | None:
         text = await connection.fetchval("select holdfast.get_job($1)", job_id)
     job: dict[str, Any] = msgspec.json.decode(text) if text else {}
     if job.get("owner") != owner:
-        raise NotFoundError("This job does not exist.")
+        raise NotFoundError(f"Job {job_id} does not exist.")
     return redact_job(job, await identify_caller(request)) if job["type"] == REPORT_TYPE else None
 
 
 def _parse_job_id(request: Request) -> UUID:
+    text = request.path_params["id"]
     try:
-        return UUID(request.path_params["id"])
+        return UUID(text)
     except ValueError:
-        raise NotFoundError("This job does not exist.") from None
+        raise NotFoundError(f"Job {text!r} does not exist.") from None

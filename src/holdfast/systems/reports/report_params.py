@@ -75,7 +75,10 @@ def _compute_life_path_number(day: date) -> int:
 
 
 def encode_chapter_subject(params: ReportParams, chapter: Any, facts: CalendarFacts) -> str:
-    """Encode the subject of a chapter text as JSON, for the text provider."""
+    """Encode what a chapter is about as JSON for the text provider.
+
+    That is the chapter, both people, the facts and the language.
+    """
     subject = {
         "chapter": chapter,
         "person1": params.person1,

@@ -183,7 +183,7 @@ async def finalizing(
 
 @contextmanager
 def _replace_rate_limit_key(limit_key: str) -> Generator[None]:
-    """Replace the key of a `RateLimited` error by `limit_key`.
+    """Context manager: re-raise a `RateLimited` error of the block with the key `limit_key`.
 
     The tasks were submitted with `limit_key`, so the error pauses all tasks that use the same provider.
     """

@@ -63,7 +63,7 @@ create or replace view {}.job_artifacts with (security_barrier) as
     concat_ws('/', f.owner, f.job_id, f.kind, f.name) as storage_path, f.size as file_size_bytes,
     (f.meta ->> 'duration')::double precision as duration_seconds, f.created_at
   from holdfast.artifacts f
-  where f.type = 'nuclear_v2' and f.status = 'visible' and (f.expires_at is null or f.expires_at > now())
+  where f.job_type = 'nuclear_v2' and f.status = 'visible' and (f.expires_at is null or f.expires_at > now())
     and ((select {}.visible_report_user()) is null or f.owner = (select {}.visible_report_user()));
 
 -- The arguments of a task, with references to earlier tasks replaced by the results of these tasks.

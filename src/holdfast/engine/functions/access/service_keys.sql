@@ -67,7 +67,7 @@ begin
 end $$;
 
 -- Stores a ticket, or a pass, for the event stream of a job. It is valid for p_lifetime_s seconds, at most a day.
-create or replace function holdfast.issue_stream_ticket(p_hash bytea, p_job uuid, p_kind text, p_owner text,
+create or replace function holdfast.store_stream_ticket(p_hash bytea, p_job uuid, p_kind text, p_owner text,
   p_lifetime_s double precision)
 returns void
 language plpgsql security definer set search_path = '' as $$
@@ -172,6 +172,6 @@ begin
 end $$;
 
 call holdfast.grant_execute('service_role', 'create_service_key', 'verify_service_key', 'list_service_keys',
-  'revoke_service_key', 'issue_stream_ticket', 'redeem_stream_ticket', 'verify_stream_pass',
+  'revoke_service_key', 'store_stream_ticket', 'redeem_stream_ticket', 'verify_stream_pass',
   'check_unfinished_job_limit', 'submit_within_job_limit');
 call holdfast.grant_execute('authenticated', 'check_unfinished_job_limit', 'submit_within_job_limit');

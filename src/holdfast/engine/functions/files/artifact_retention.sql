@@ -6,30 +6,30 @@ language plpgsql stable set search_path = '' as $$
 begin
   return (
   select r.ttl_s from holdfast.artifact_retention_rules r
-  where r.owner in (coalesce(p_owner, ''), '') and r.type in (coalesce(p_type, ''), '')
-  order by r.owner <> '' and r.type <> '' desc, r.type <> '' desc, r.owner <> '' desc limit 1);
+  where r.owner in (coalesce(p_owner, ''), '') and r.job_type in (coalesce(p_type, ''), '')
+  order by r.owner <> '' and r.job_type <> '' desc, r.job_type <> '' desc, r.owner <> '' desc limit 1);
 end $$;
 
 -- Sets how long files of an owner, of a job type, or of both are kept. Null matches all; without a ttl, for ever.
-create or replace function holdfast.put_artifact_retention(
+create or replace function holdfast.put_artifact_retention_rule(
   p_owner text default null, p_type text default null, p_ttl_s double precision default null) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
   if p_ttl_s <= 0 or p_ttl_s > 3155760000 then
     perform holdfast.raise_error('HF004', format('ttl must be between 0 and 100 years, got %s s.', p_ttl_s), 'ttl');
   end if;
-  insert into holdfast.artifact_retention_rules (owner, type, ttl_s)
+  insert into holdfast.artifact_retention_rules (owner, job_type, ttl_s)
     values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
-  on conflict (owner, type) do update set ttl_s = excluded.ttl_s;
+  on conflict (owner, job_type) do update set ttl_s = excluded.ttl_s;
 end $$;
 
 -- Deletes a retention rule for files. Returns false when the rule does not exist.
-create or replace function holdfast.drop_artifact_retention(
+create or replace function holdfast.delete_artifact_retention_rule(
   p_owner text default null, p_type text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
   delete from holdfast.artifact_retention_rules r where r.owner = coalesce(p_owner, '')
-    and r.type = coalesce(p_type, '');
+    and r.job_type = coalesce(p_type, '');
   return found;
 end $$;
 
@@ -47,9 +47,9 @@ begin
   where f.id = p_id and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now)
   returning f.expires_at into v_until;
   if not found then
-    perform holdfast.raise_error('HF002', 'This file does not exist or has expired.', 'id');
+    perform holdfast.raise_error('HF002', format('File %s does not exist or has expired.', p_id), 'id');
   end if;
   return v_until;
 end $$;
 
-call holdfast.grant_execute('service_role', 'put_artifact_retention', 'set_artifact_ttl');
+call holdfast.grant_execute('service_role', 'put_artifact_retention_rule', 'set_artifact_ttl');

@@ -144,7 +144,7 @@ begin
   select coalesce(t.job_id, t.id), t.id, t.attempt, t.nonce, coalesce(j.batch_id, t.batch_id), coalesce(j.type, l.type),
     coalesce(j.owner, t.owner)
   into v_template.job_id, v_template.task_id, v_template.attempt, v_template.nonce, v_template.batch_id,
-    v_template.type, v_template.owner
+    v_template.job_type, v_template.owner
   from holdfast.tasks t join holdfast.lanes l on l.id = t.lane_id left join holdfast.jobs j on j.id = t.job_id
   where t.id = p_task_id;
   return holdfast.insert_artifact(v_template, p_file, v_now);
@@ -160,7 +160,7 @@ begin
   v_template.owner := nullif(p_file ->> 'owner', '');
   if p_file ->> 'job' is not null then
     select a.job_id, a.batch_id, case when a.single then a.type else j.type end, coalesce(j.owner, a.owner)
-    into v_template.job_id, v_template.batch_id, v_template.type, v_template.owner
+    into v_template.job_id, v_template.batch_id, v_template.job_type, v_template.owner
     from holdfast.all_tasks a left join holdfast.jobs j on j.id = a.job_id
     where a.job_id = (p_file ->> 'job')::uuid limit 1;
     if not found then
@@ -206,7 +206,7 @@ begin
       status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now,
         counted_in_usage = f.owner is not null,
       expires_at = case when f.task_id is null then
-        v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second' end
+        v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.job_type)) * interval '1 second' end
     where f.id = p_id returning * into v_row;
     if v_row.owner is not null then
       perform holdfast.charge_storage_quota(v_row.owner, p_size, 1, v_now);
@@ -235,7 +235,7 @@ begin
     where f.status = 'staged'
   ), published as (
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
-      expires_at = p_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.type)) * interval '1 second'
+      expires_at = p_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.job_type)) * interval '1 second'
     from mine m where f.id = m.id and m.place = 1
     returning f.id, f.job_id, f.kind, f.name, f.content_type as type, f.size, f.expires_at
   ), replaced as (
@@ -370,7 +370,7 @@ declare
   v_name text := (select t.name from holdfast.all_tasks t where t.id = (v_file ->> 'task_id')::uuid limit 1);
 begin
   if v_name is null then
-    perform holdfast.raise_error('HF002', 'This file does not exist, or the task that created it is no longer stored.',
+    perform holdfast.raise_error('HF002', format('File %s does not exist, or the task that created it is no longer stored.', p_id),
       'id', 'Submit a new job.');
   end if;
   return jsonb_build_object('job_id', v_file -> 'job_id')

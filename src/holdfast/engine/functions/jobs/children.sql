@@ -30,7 +30,7 @@ begin
     perform holdfast.validate_task_graph(v_new, array(select jsonb_object_keys(v_existing)));
     v_existing := v_existing || holdfast.insert_graph_tasks(v_job, v_new, '{}', (
       select j.owner from holdfast.jobs j where j.id = v_job), v_now, v_existing);
-    update holdfast.jobs j set total = j.total + jsonb_array_length(v_new), weight = j.weight + (
+    update holdfast.jobs j set total = j.total + jsonb_array_length(v_new), progress_weight = j.progress_weight + (
       select sum(coalesce(holdfast.parse_number_field(t, 'weight', 0, 1e9), 1)) from jsonb_array_elements(v_new) as t)
     where j.id = v_job;
     -- Parents may have ended before their children were added.
@@ -64,7 +64,7 @@ begin
     perform from holdfast.jobs j where j.id = p_task_id for update nowait;
     return p_task_id;
   end if;
-  insert into holdfast.jobs (id, type, owner, status, total, weight, event_seq, labels, unique_key, batch_id,
+  insert into holdfast.jobs (id, type, owner, status, total, progress_weight, event_seq, labels, unique_key, batch_id,
     started_at)
   select t.id, l.type, t.owner, 'running', 1, coalesce(t.weight, 1), coalesce(t.event_seq, 0), t.labels, t.unique_key,
     t.batch_id, t.started_at

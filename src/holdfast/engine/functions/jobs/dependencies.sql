@@ -102,8 +102,9 @@ begin
     update holdfast.jobs j set
       succeeded = j.succeeded + e.succeeded, failed = j.failed + e.failed,
       cancelled = j.cancelled + e.cancelled, skipped = j.skipped + e.skipped,
-      weight_done = j.weight_done + e.weight,
-      percent = least(100, greatest(j.percent, holdfast.compute_percent(j.weight_done + e.weight, j.weight))),
+      progress_weight_done = j.progress_weight_done + e.weight,
+      percent = least(100, greatest(j.percent,
+        holdfast.compute_percent(j.progress_weight_done + e.weight, j.progress_weight))),
       status = case when j.status = 'queued' then 'running' else j.status end,
       started_at = coalesce(j.started_at, p_now), event_seq = j.event_seq + 1
     from ended e where j.id = e.job_id

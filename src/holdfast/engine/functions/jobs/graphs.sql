@@ -82,7 +82,7 @@ begin
   perform holdfast.check_name(coalesce(t ->> 'name', t ->> 'type'), 'name'), holdfast.check_name(t ->> 'type', 'type')
     from jsonb_array_elements(v_tasks) as t;
   perform holdfast.validate_task_graph(v_tasks, '{}');
-  insert into holdfast.jobs (id, type, owner, allow_partial, total, weight, params, labels, unique_key, batch_id)
+  insert into holdfast.jobs (id, type, owner, allow_partial, total, progress_weight, params, labels, unique_key, batch_id)
   select p_id, holdfast.check_name(coalesce(p_job ->> 'type', v_tasks #>> '{0,type}'), 'type'), p_owner,
     coalesce((p_job ->> 'partial')::boolean, false), count(*),
     sum(coalesce(holdfast.parse_number_field(t, 'weight', 0, 1e9), 1)),

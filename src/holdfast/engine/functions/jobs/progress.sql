@@ -72,8 +72,9 @@ declare
   v_job record;
 begin
   update holdfast.jobs j set
-    weight_done = j.weight_done + p_gain,
-    percent = least(99.9, greatest(j.percent, holdfast.compute_percent(j.weight_done + p_gain, j.weight))),
+    progress_weight_done = j.progress_weight_done + p_gain,
+    percent = least(99.9, greatest(j.percent,
+      holdfast.compute_percent(j.progress_weight_done + p_gain, j.progress_weight))),
     phase = coalesce(p_phase, j.phase), message = coalesce(p_message, j.message), event_seq = j.event_seq + 1
   where j.id = p_job
   returning j.event_seq, j.owner, j.percent, j.phase, j.message into v_job;

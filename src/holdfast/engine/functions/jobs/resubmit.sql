@@ -3,7 +3,7 @@
 -- Return an existing job as an argument of `submit`, to run it again as a new job. The argument has no keys and times,
 -- which belong to the old job, and no tasks that other tasks added, which will add them again: those are younger than
 -- the job.
-create or replace function holdfast.get_job_submission(p_id uuid) returns jsonb
+create or replace function holdfast.build_job_resubmission(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_user text := holdfast.get_end_user_id();
@@ -15,11 +15,11 @@ begin
   end if;
   select * into v_job from holdfast.jobs j where j.id = p_id;
   if not found or exists (select from holdfast.all_tasks t where t.id = p_id) then
-    return holdfast.get_task_submission(p_id) || jsonb_strip_nulls(jsonb_build_object(
+    return holdfast.build_task_resubmission(p_id) || jsonb_strip_nulls(jsonb_build_object(
       'owner', coalesce(v_job.owner, (select t.owner from holdfast.all_tasks t where t.id = p_id limit 1)),
       'labels', coalesce(v_job.labels, (select t.labels from holdfast.all_tasks t where t.id = p_id limit 1))));
   end if;
-  select jsonb_agg(holdfast.get_task_submission(t.id) || jsonb_strip_nulls(jsonb_build_object('name', t.name,
+  select jsonb_agg(holdfast.build_task_resubmission(t.id) || jsonb_strip_nulls(jsonb_build_object('name', t.name,
     'weight', t.weight,
     'after', (select jsonb_agg(jsonb_build_object('name', p.name, 'on_failure', e.on_failure))
       from holdfast.dependencies e join holdfast.all_tasks p on p.id = e.parent_id where e.child_id = t.id)))
@@ -36,7 +36,7 @@ begin
 end $$;
 
 -- Return an existing task as an element of `tasks` in the argument of `submit`.
-create or replace function holdfast.get_task_submission(p_id uuid) returns jsonb
+create or replace function holdfast.build_task_resubmission(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -50,6 +50,6 @@ begin
   ) as f join holdfast.task_policies k on k.id = f.policy_id limit 1);
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'get_job_submission');
-call holdfast.grant_execute('service_role', 'get_job_submission');
-call holdfast.grant_execute('authenticated', 'get_job_submission');
+call holdfast.grant_execute('holdfast_worker', 'build_job_resubmission');
+call holdfast.grant_execute('service_role', 'build_job_resubmission');
+call holdfast.grant_execute('authenticated', 'build_job_resubmission');

@@ -23,7 +23,7 @@ begin
   perform holdfast.drop_message_policy(p.queue_name)
      from holdfast.message_policies p where not holdfast.message_queue_exists(p.queue_name);
   perform holdfast.drop_orphaned_wakeup_sequences();
-  perform holdfast.prune_message_errors(p_limit);
+  perform holdfast.delete_orphaned_message_errors(p_limit);
   return jsonb_build_object('pruned', v_pruned, 'dead_lettered', v_dead, 'more', greatest(v_pruned, v_dead) >= p_limit);
 end
 $$;

@@ -35,7 +35,7 @@ as $$ delete from holdfast.message_errors where queue_name = lower(p_queue) and 
 
 -- Deletes saved errors whose message no longer exists, and returns their number. Checks the oldest errors that were not
 -- checked for an hour.
-create or replace function holdfast.prune_message_errors(p_limit bigint) returns bigint
+create or replace function holdfast.delete_orphaned_message_errors(p_limit bigint) returns bigint
 language plpgsql security definer set search_path = ''
 as $$
 declare

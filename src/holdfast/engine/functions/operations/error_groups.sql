@@ -41,7 +41,7 @@ begin
         'ignored_reason', i.ignored_reason, 'link', i.link)
       || coalesce(holdfast.summarize_error_group(c.fingerprint, v_since, v_owner), '{}') as body, n.last_at
     from holdfast.list_error_fingerprints(v_since, 1000) as c (fingerprint)
-    left join holdfast.error_causes i on i.fingerprint = c.fingerprint
+    left join holdfast.ignored_error_groups i on i.fingerprint = c.fingerprint
     cross join lateral (
       select sum(b.n)::bigint as count, min(b.first_at) as first_at, max(b.last_at) as last_at,
         (select array_agg(coalesce(b2.n, 0) order by s) from generate_series(1, 12) as s
@@ -107,7 +107,7 @@ begin
       select jsonb_build_object('ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'ignored_reason',
         i.ignored_reason, 'link',
         i.link)
-      from holdfast.error_causes i where i.fingerprint = p_cause), '{}')
+      from holdfast.ignored_error_groups i where i.fingerprint = p_cause), '{}')
     || jsonb_build_object('samples', (
       select jsonb_agg(jsonb_build_object('task', a.task_id, 'job', a.job_id, 'attempt', a.attempt, 'outcome',
         a.outcome,
@@ -121,7 +121,7 @@ begin
           limit least(greatest(p_limit, 1), 100)) as a));
 end $$;
 
--- Ignores an error group until a time; null ends the ignoring. p_link is the address of an issue about it.
+-- Ignores an error group until a time; null: stop ignoring it. p_link is the URL of a bug report about it.
 create or replace function holdfast.ignore_error_group(
   p_cause text, p_until timestamptz default null, p_by text default null, p_reason text default null,
     p_link text default null) returns void
@@ -133,11 +133,11 @@ begin
   if p_link !~ '^https?://' then
     perform holdfast.raise_error('HF004', 'link must start with http:// or https://.', 'link');
   end if;
-  insert into holdfast.error_causes (fingerprint, ignored_until, ignored_by, ignored_reason, link)
+  insert into holdfast.ignored_error_groups (fingerprint, ignored_until, ignored_by, ignored_reason, link)
   values (p_cause, p_until, p_by, left(p_reason, 1000), left(p_link, 2000))
   on conflict (fingerprint) do update set ignored_until = excluded.ignored_until, ignored_by = excluded.ignored_by,
     ignored_reason = excluded.ignored_reason,
-    link = coalesce(excluded.link, error_causes.link);
+    link = coalesce(excluded.link, ignored_error_groups.link);
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'list_error_groups', 'get_error_group', 'ignore_error_group');

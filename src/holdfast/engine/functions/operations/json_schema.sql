@@ -7,7 +7,7 @@
 -- value that is the result of another task, {"holdfast:result": "name"}, is not known yet and matches every schema.
 
 -- Validates a value against a schema. p_root resolves references, p_depth bounds the recursion.
-create or replace function holdfast.validate_json_schema(
+create or replace function holdfast.validate_value_against_schema(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -28,28 +28,28 @@ begin
   if p_schema ? '$ref' then
     v_one := case p_schema ->> '$ref' when '#' then p_root
       else p_root #> string_to_array(replace(replace(ltrim(p_schema ->> '$ref', '#/'), '~1', '/'), '~0', '~'), '/') end;
-    v_violation := holdfast.validate_json_schema(p_value, v_one, p_root, p_path, p_depth + 1);
+    v_violation := holdfast.validate_value_against_schema(p_value, v_one, p_root, p_path, p_depth + 1);
     if v_violation is not null then
       return v_violation;
     end if;
   end if;
   v_violation := coalesce(
-    holdfast.validate_schema_type(p_value, v_type, p_schema, p_path),
-    case v_type when 'number' then holdfast.validate_schema_number((p_value #>> '{}')::numeric, p_schema, p_path)
-      when 'string' then holdfast.validate_schema_length(length(p_value #>> '{}'), p_schema, 'Length', 'characters',
+    holdfast.validate_type_against_schema(p_value, v_type, p_schema, p_path),
+    case v_type when 'number' then holdfast.validate_number_against_schema((p_value #>> '{}')::numeric, p_schema, p_path)
+      when 'string' then holdfast.validate_length_against_schema(length(p_value #>> '{}'), p_schema, 'Length', 'characters',
         p_path)
-      when 'array' then coalesce(holdfast.validate_schema_length(
+      when 'array' then coalesce(holdfast.validate_length_against_schema(
         jsonb_array_length(p_value), p_schema, 'Items', 'items', p_path),
-        holdfast.validate_schema_items(p_value, p_schema, p_root, p_path, p_depth))
-      when 'object' then holdfast.validate_schema_properties(p_value, p_schema, p_root, p_path, p_depth) end);
+        holdfast.validate_items_against_schema(p_value, p_schema, p_root, p_path, p_depth))
+      when 'object' then holdfast.validate_properties_against_schema(p_value, p_schema, p_root, p_path, p_depth) end);
   if v_violation is not null or not p_schema ?| '{allOf,anyOf,oneOf}' then
     return v_violation;
   end if;
-  return holdfast.validate_schema_alternatives(p_value, p_schema, p_root, p_path, p_depth);
+  return holdfast.validate_value_against_alternatives(p_value, p_schema, p_root, p_path, p_depth);
 end $$;
 
 -- Validates a value against type, const and enum.
-create or replace function holdfast.validate_schema_type(
+create or replace function holdfast.validate_type_against_schema(
   p_value jsonb, p_type text, p_schema jsonb, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -73,7 +73,7 @@ begin
 end $$;
 
 -- Validates a number against minimum, maximum, exclusiveMinimum, exclusiveMaximum and multipleOf.
-create or replace function holdfast.validate_schema_number(p_number numeric, p_schema jsonb, p_path text) returns text[]
+create or replace function holdfast.validate_number_against_schema(p_number numeric, p_schema jsonb, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case
@@ -91,7 +91,7 @@ end $$;
 
 -- Validates a length against the minimum and maximum of a schema. p_keyword is Length or Items, as in minLength and
 -- maxItems.
-create or replace function holdfast.validate_schema_length(
+create or replace function holdfast.validate_length_against_schema(
   p_length integer, p_schema jsonb, p_keyword text, p_unit text, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -105,7 +105,7 @@ begin
 end $$;
 
 -- Validates the elements of an array against prefixItems and items.
-create or replace function holdfast.validate_schema_items(
+create or replace function holdfast.validate_items_against_schema(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -119,7 +119,7 @@ begin
   end if;
   for v_item in select i.body, i.ord::int - 1 as n
     from jsonb_array_elements(p_value) with ordinality as i (body, ord) loop
-    v_violation := holdfast.validate_json_schema(v_item.body,
+    v_violation := holdfast.validate_value_against_schema(v_item.body,
       case when v_item.n < v_first then p_schema -> 'prefixItems' -> v_item.n else p_schema -> 'items' end,
       p_root, format('%s[%s]', p_path, v_item.n), p_depth + 1);
     exit when v_violation is not null;
@@ -128,7 +128,7 @@ begin
 end $$;
 
 -- Validates an object against required, properties and additionalProperties.
-create or replace function holdfast.validate_schema_properties(
+create or replace function holdfast.validate_properties_against_schema(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -144,12 +144,12 @@ begin
   end if;
   for v_member in select m.key, m.value from jsonb_each(p_value) as m loop
     if p_schema -> 'properties' ? v_member.key then
-      v_violation := holdfast.validate_json_schema(
+      v_violation := holdfast.validate_value_against_schema(
         v_member.value, p_schema -> 'properties' -> v_member.key, p_root, p_path || '.' || v_member.key, p_depth + 1);
     elsif p_schema -> 'additionalProperties' = 'false' then
       v_violation := array[p_path || '.' || v_member.key, 'is not a known property'];
     elsif p_schema ? 'additionalProperties' then
-      v_violation := holdfast.validate_json_schema(
+      v_violation := holdfast.validate_value_against_schema(
         v_member.value, p_schema -> 'additionalProperties', p_root, p_path || '.' || v_member.key, p_depth + 1);
     end if;
     exit when v_violation is not null;
@@ -158,7 +158,7 @@ begin
 end $$;
 
 -- Validates a value against allOf, anyOf and oneOf.
-create or replace function holdfast.validate_schema_alternatives(
+create or replace function holdfast.validate_value_against_alternatives(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -167,14 +167,14 @@ declare
   v_reasons text[];
 begin
   select w.violation into v_violation from jsonb_array_elements(coalesce(p_schema -> 'allOf', '[]')) as s
-  cross join lateral (select holdfast.validate_json_schema(p_value, s, p_root, p_path, p_depth + 1) as violation) as w
+  cross join lateral (select holdfast.validate_value_against_schema(p_value, s, p_root, p_path, p_depth + 1) as violation) as w
     where w.violation is not null limit 1;
   if found then
     return v_violation;
   end if;
   foreach v_keyword in array '{anyOf,oneOf}'::text[] loop
     continue when not p_schema ? v_keyword;
-    v_reasons := array(select array_to_string(holdfast.validate_json_schema(p_value, s, p_root, p_path, p_depth + 1),
+    v_reasons := array(select array_to_string(holdfast.validate_value_against_schema(p_value, s, p_root, p_path, p_depth + 1),
       ' ')
       from jsonb_array_elements(p_schema -> v_keyword) as s);
     if not '' = any (v_reasons) and cardinality(array_remove(v_reasons, null)) = cardinality(v_reasons) then

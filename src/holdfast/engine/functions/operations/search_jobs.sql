@@ -89,7 +89,7 @@ begin
         and (v.max_wait is null or extract(epoch from coalesce(t.started_at, v.now) - t.due_at) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) <= v.max_run)
-        and (v.extra is null or holdfast.matches_extra_filters(v.extra, array[t.args], array[t.output], t.labels))
+        and (v.extra is null or holdfast.matches_repeated_search_fields(v.extra, array[t.args], array[t.output], t.labels))
       limit p_limit)
     union all
     (select h.id from (
@@ -127,7 +127,7 @@ begin
         and (v.max_wait is null or extract(epoch from coalesce(h.started_at, v.now) - h.due_at) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) <= v.max_run)
-        and (v.extra is null or holdfast.matches_extra_filters(v.extra, array[h.args], array[h.output], h.labels))
+        and (v.extra is null or holdfast.matches_repeated_search_fields(v.extra, array[h.args], array[h.output], h.labels))
       limit p_limit)
     union all
     (select j.id from (
@@ -210,7 +210,7 @@ begin
     and (p_not_result is null or not exists (select from unnest(v_outputs) as a where a @> any (p_not_result)))
     and (p_min_attempt is null or v_attempt >= p_min_attempt)
     and (p_max_attempt is null or v_attempt <= p_max_attempt)
-    and (p_extra is null or holdfast.matches_extra_filters(p_extra, v_args, v_outputs, p_labels));
+    and (p_extra is null or holdfast.matches_repeated_search_fields(p_extra, v_args, v_outputs, p_labels));
 end $$;
 
 -- Returns whether the error of a job, or of one of its tasks, has one of the searched types or texts.

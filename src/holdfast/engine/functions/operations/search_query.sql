@@ -178,7 +178,7 @@ begin
 end $$;
 
 -- Returns whether each additional list of a repeated search field has at least one element that matches.
-create or replace function holdfast.matches_extra_filters(
+create or replace function holdfast.matches_repeated_search_fields(
   p_extra jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin

@@ -93,7 +93,7 @@ begin
   if v_schema is null then
     return;
   end if;
-  v_violation := holdfast.validate_json_schema(coalesce(p_args, '{}'), v_schema, v_schema, 'args', 0);
+  v_violation := holdfast.validate_value_against_schema(coalesce(p_args, '{}'), v_schema, v_schema, 'args', 0);
   if v_violation is not null then
     perform holdfast.raise_error('HF004', format('%s of %s %s.', v_violation[1], p_type, v_violation[2]),
       v_violation[1]);

@@ -2,7 +2,7 @@
 -- and are the same for every reader.
 
 -- Builds a histogram: an array of 24 buckets from bucket numbers and counts.
-create or replace function holdfast.build_histogram(p_buckets integer[], p_counts bigint[]) returns bigint[]
+create or replace function holdfast.build_histogram_from_bucket_counts(p_buckets integer[], p_counts bigint[]) returns bigint[]
 language plpgsql immutable set search_path = '' as $$
 declare
   v_all bigint[] := array_fill(0::bigint, array[24]);
@@ -76,8 +76,8 @@ begin
   select 60, f.at, f.queue, f.type, coalesce(sum(f.n) filter (where f.status = 'succeeded'), 0),
     coalesce(sum(f.n) filter (where f.status = 'failed'), 0),
       coalesce(sum(f.n) filter (where f.status = 'cancelled'), 0),
-        holdfast.build_histogram(array_agg(f.wait), array_agg(f.n)),
-          holdfast.build_histogram(array_agg(f.run), array_agg(f.n))
+        holdfast.build_histogram_from_bucket_counts(array_agg(f.wait), array_agg(f.n)),
+          holdfast.build_histogram_from_bucket_counts(array_agg(f.run), array_agg(f.n))
   from (
     select date_trunc('minute', e.finished_at) as at, k.queue, k.type, e.status,
       holdfast.find_histogram_bucket(e.started_at - e.due_at) as wait,

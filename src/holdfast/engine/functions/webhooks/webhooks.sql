@@ -81,7 +81,7 @@ end $$;
 -- Records the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times
 -- in a row, or whose endpoint returned 410 Gone, is disabled. A success after a success writes nothing. Returns
 -- true when this call disabled the webhook.
-create or replace function holdfast.record_webhook_delivery(
+create or replace function holdfast.record_webhook_result(
   p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -124,7 +124,7 @@ begin
     where w.active and 'artifact.expiring' = any (w.events) order by w.id for update skip locked
   loop
     with due as materialized (
-      select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.type as job_type
+      select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.job_type
         from holdfast.artifacts f
       where f.status = 'visible' and f.expires_at > greatest(v_webhook.expiry_notified_until, v_now)
         and f.expires_at <= v_now + interval '1 day'
@@ -147,7 +147,7 @@ begin
 end $$;
 
 -- Returns the URL and the signing secret of a webhook; no row when it was deleted or disabled.
-create or replace function holdfast.get_webhook_target(p_id uuid) returns table (url text, secret text)
+create or replace function holdfast.find_webhook_url_and_secret(p_id uuid) returns table (url text, secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select w.url, w.secret from holdfast.webhooks w where w.id = p_id and w.active;
@@ -234,19 +234,19 @@ create or replace function holdfast.put_inbound_webhook(
   p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  insert into holdfast.inbound_webhooks (name, type, queue, owner, secret, created_at)
+  insert into holdfast.inbound_webhooks (name, job_type, queue, owner, secret, created_at)
   values (p_name, holdfast.check_name(p_type, 'type'), holdfast.check_name(p_queue, 'queue'), p_owner, p_secret,
     holdfast.now())
-  on conflict (name) do update set type = excluded.type, queue = excluded.queue, owner = excluded.owner,
+  on conflict (name) do update set job_type = excluded.job_type, queue = excluded.queue, owner = excluded.owner,
     secret = excluded.secret;
 end $$;
 
 -- Returns the job type, queue, owner and secret of an inbound webhook, or no row.
-create or replace function holdfast.get_inbound_webhook(p_name text) returns table (type text, queue text, owner text,
+create or replace function holdfast.get_inbound_webhook(p_name text) returns table (job_type text, queue text, owner text,
   secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select h.type, h.queue, h.owner, h.secret from holdfast.inbound_webhooks h where h.name = p_name;
+  return query select h.job_type, h.queue, h.owner, h.secret from holdfast.inbound_webhooks h where h.name = p_name;
 end $$;
 
 -- Lists inbound webhooks by name, without their secrets.
@@ -254,7 +254,7 @@ create or replace function holdfast.list_inbound_webhooks() returns table (name 
   owner text, created_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select h.name, h.type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h order by h.name
+  return query select h.name, h.job_type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h order by h.name
     limit 1000;
 end $$;
 
@@ -266,8 +266,8 @@ begin
   return found;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'get_webhook_target', 'record_webhook_delivery');
+call holdfast.grant_execute('holdfast_worker', 'find_webhook_url_and_secret', 'record_webhook_result');
 call holdfast.grant_execute('service_role', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook',
-  'get_webhook_target', 'record_webhook_delivery', 'put_inbound_webhook', 'get_inbound_webhook',
+  'find_webhook_url_and_secret', 'record_webhook_result', 'put_inbound_webhook', 'get_inbound_webhook',
   'list_inbound_webhooks', 'delete_inbound_webhook');
 call holdfast.grant_execute('authenticated', 'create_webhook', 'list_webhooks', 'set_webhook_active', 'delete_webhook');

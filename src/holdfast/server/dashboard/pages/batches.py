@@ -24,7 +24,9 @@ ZIP_FILES_PER_QUERY = 200
 async def _get_batch_or_404(request: PageRequest) -> dict[str, Any]:
     batch = await jobs.get_batch(request.connection, request.parse_id())
     if batch is None or not request.can_see_owner(batch["owner"]):
-        raise HTTPException(404, "This batch does not exist, or you do not have access to it.")
+        raise HTTPException(
+            404, f"Batch {request.parse_id()} does not exist, or you do not have access to it."
+        )
     return batch
 
 

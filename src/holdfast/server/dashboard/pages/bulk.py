@@ -17,7 +17,7 @@ from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, parse_uuid_or_404
 
 MAX_SELECTED_JOBS = 100
-MAX_BULK_STAGES = 10
+MAX_STAGES_PER_BULK_ACTION = 10
 MAX_UNDO_BATCHES = 100
 DEFAULT_STOP_PERCENT = 20.0
 MESSAGES_BY_BULK_COMMAND = {
@@ -72,7 +72,7 @@ async def preview_bulk_action(request: PageRequest) -> DashboardPage:
 async def show_bulk_action(request: PageRequest) -> DashboardPage:
     bulk = await bulk_actions.get_bulk_action(request.connection, request.parse_id())
     if bulk is None or not request.can_see_owner(bulk.owner):
-        raise HTTPException(404, "This bulk action does not exist.")
+        raise HTTPException(404, f"Bulk action {request.parse_id()} does not exist.")
     after = request.query.get("after")
     jobs = await bulk_actions.list_bulk_jobs(
         request.connection, bulk.id, after=parse_uuid_or_404(after) if after else None
@@ -114,8 +114,13 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
 
 def _parse_stage_sizes(text: str) -> tuple[int, ...]:
     """Parse the stage sizes of a bulk action, such as `10, 100`. An empty text means one stage."""
+    parts = text.replace(",", " ").split()
+    if len(parts) > MAX_STAGES_PER_BULK_ACTION:
+        raise InvalidError(
+            f"A bulk action has at most {MAX_STAGES_PER_BULK_ACTION} stages, not {len(parts)}.", field="ramp"
+        )
     try:
-        return tuple(max(1, int(part)) for part in text.replace(",", " ").split())[:MAX_BULK_STAGES]
+        return tuple(max(1, int(part)) for part in parts)
     except ValueError:
         raise InvalidError("Stages must be whole numbers, such as 10, 100.", field="ramp") from None
 
@@ -123,7 +128,7 @@ def _parse_stage_sizes(text: str) -> tuple[int, ...]:
 async def _parse_visible_bulk_id(action: ActionRequest) -> UUID:
     bulk = await bulk_actions.get_bulk_action(action.connection, action.request.parse_id())
     if bulk is None or not action.request.can_see_owner(bulk.owner):
-        raise HTTPException(404, "This bulk action does not exist.")
+        raise HTTPException(404, f"Bulk action {action.request.parse_id()} does not exist.")
     return bulk.id
 
 

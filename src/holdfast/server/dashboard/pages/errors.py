@@ -1,4 +1,4 @@
-"""The error pages: failed attempts grouped by cause."""
+"""The error pages. An error group is all failed attempts with the same cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.errors import InvalidError
 from holdfast.search import quote_search_value
 from holdfast.server.dashboard.pages.job import redact_attempt
 from holdfast.server.dashboard.registry import register_action, register_page
-from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
 
 ERROR_TIME_RANGES_H = {"1h": 1, "24h": 24, "7d": 168, "30d": 720}
 # Values that the form submits, with their labels and their length in hours.
@@ -81,7 +81,7 @@ def _redact_error_sample(request: PageRequest, sample: Mapping[str, Any]) -> dic
 
 @register_action("/error/ignore", "errors.ignore")
 async def ignore_error(action: ActionRequest) -> tuple[str, str]:
-    """Ignore a cause of errors for the chosen period. The choice `never` stops ignoring it."""
+    """Ignore an error group for the chosen period. The choice `never` stops ignoring it."""
     cause, value = action.get_required_text("cause"), action.get_text("span")
     if value not in {*IGNORE_PERIOD_OPTIONS, "never"}:
         raise InvalidError("Choose how long to ignore the error.", field="span")
@@ -93,4 +93,4 @@ async def ignore_error(action: ActionRequest) -> tuple[str, str]:
     )
     await action.record_audit("error.ignore", cause, span=value, reason=reason, link=link)
     message = "The error is no longer ignored." if until is None else "The error is ignored."
-    return build_path("/error", cause=cause), message
+    return build_dashboard_url("/error", cause=cause), message

@@ -36,7 +36,7 @@ async def list_files(request: PageRequest) -> DashboardPage:
 async def _get_file_or_404(request: PageRequest) -> Artifact:
     file = await artifacts.get_artifact(request.connection, request.parse_id())
     if not request.can_see_owner(file.owner):
-        raise HTTPException(404, "This file does not exist, or you do not have access to it.")
+        raise HTTPException(404, f"File {file.id} does not exist, or you do not have access to it.")
     return file
 
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import artifacts, explain, job_detail, jobs, logs, task_types
 from holdfast.engine.connection import Connection
 from holdfast.formatting import describe_reason, format_count
-from holdfast.model import Reason
+from holdfast.model import TaskExplanation
 from holdfast.server.dashboard import timeline
 from holdfast.server.dashboard.pages.jobs import redact_job_row
 from holdfast.server.dashboard.redaction import PayloadRedactor
@@ -71,7 +71,7 @@ async def get_job_or_404(request: PageRequest) -> dict[str, Any]:
         request.connection, request.parse_id(), max_tasks=MAX_SHOWN_TASKS
     )
     if detail is None or not request.can_see_owner(detail["owner"]):
-        raise HTTPException(404, "This job does not exist, or you do not have access to it.")
+        raise HTTPException(404, f"Job {request.parse_id()} does not exist, or you do not have access to it.")
     return detail
 
 
@@ -114,7 +114,7 @@ async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dic
     ]
 
 
-def _find_reason_link(reason: Reason, request: PageRequest) -> tuple[str, str] | None:
+def _find_reason_link(reason: TaskExplanation, request: PageRequest) -> tuple[str, str] | None:
     """Return a link (label, URL) to the page where the user can resolve a reason, or None."""
     if reason.reason in {"paused", "queued"}:
         return "Queue", request.build_url("/queue", name=reason.details["queue"])

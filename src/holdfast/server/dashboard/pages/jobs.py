@@ -23,7 +23,7 @@ from holdfast.server.dashboard.site import (
     ActionRequest,
     DashboardPage,
     PageRequest,
-    build_path,
+    build_dashboard_url,
     parse_uuid_or_404,
 )
 
@@ -192,7 +192,7 @@ async def save_view(action: ActionRequest) -> tuple[str, str]:
         action.connection, name, "jobs", text, by=action.actor_name, shared=shared
     )
     await action.record_audit("view.save", name, search=text)
-    return build_path("/jobs", q=text), f"View “{name}” saved."
+    return build_dashboard_url("/jobs", q=text), f"View “{name}” saved."
 
 
 @register_action("/views/delete", "view.save")

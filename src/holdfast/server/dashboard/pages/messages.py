@@ -13,7 +13,7 @@ from holdfast.errors import InvalidError
 from holdfast.formatting import format_count
 from holdfast.model import MessagePlace
 from holdfast.server.dashboard.registry import register_action, register_page
-from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
 
 MESSAGES_PER_PAGE = 50
 MAX_REQUEUED_MESSAGES = 1000
@@ -62,7 +62,7 @@ async def list_messages(request: PageRequest) -> DashboardPage:
 
 
 def _build_queue_path(action: ActionRequest, name: str) -> str:
-    return build_path("/messages", queue=name, place=action.get_text("place") or "queue")
+    return build_dashboard_url("/messages", queue=name, place=action.get_text("place") or "queue")
 
 
 def _parse_message_ids(action: ActionRequest) -> list[int]:

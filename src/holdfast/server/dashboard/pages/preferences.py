@@ -13,7 +13,7 @@ from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageReq
 PREFERENCE_COOKIE_LIFETIME_S = 365 * 86400
 
 
-class DisplayPreference(NamedTuple):
+class PreferenceField(NamedTuple):
     """A display preference: its label, and its options as value and label. The first is the default."""
 
     label: str
@@ -21,11 +21,11 @@ class DisplayPreference(NamedTuple):
 
 
 DISPLAY_PREFERENCES = {
-    "theme": DisplayPreference("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
-    "time": DisplayPreference("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
-    "density": DisplayPreference("Row height", {"normal": "Normal", "dense": "Compact"}),
-    "keys": DisplayPreference("Keyboard shortcuts", {"on": "On", "off": "Off"}),
-    "previews": DisplayPreference("Payloads in the job list", {"on": "Show", "off": "Hide"}),
+    "theme": PreferenceField("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
+    "time": PreferenceField("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
+    "density": PreferenceField("Row height", {"normal": "Normal", "dense": "Compact"}),
+    "keys": PreferenceField("Keyboard shortcuts", {"on": "On", "off": "Off"}),
+    "previews": PreferenceField("Payloads in the job list", {"on": "Show", "off": "Hide"}),
 }
 
 

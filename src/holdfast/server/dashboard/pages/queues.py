@@ -17,7 +17,7 @@ from holdfast.server.dashboard.pages.overview import (
     build_wait_chart,
 )
 from holdfast.server.dashboard.registry import register_action, register_page
-from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
 
 # Values that the form submits, with their labels and their length in hours.
 PAUSE_PERIOD_OPTIONS: dict[str, tuple[str, float | None]] = {
@@ -103,7 +103,7 @@ async def pause_queue(action: ActionRequest) -> tuple[str, str]:
         action.connection, name, until, reason=reason or None, by=action.actor_name
     )
     await action.record_audit("queue.pause", name, until=until.isoformat() if until else None, reason=reason)
-    return build_path("/queue", name=name), f"Queue {name} paused."
+    return build_dashboard_url("/queue", name=name), f"Queue {name} paused."
 
 
 @register_action("/queue/resume", "queue.pause")
@@ -112,4 +112,4 @@ async def resume_queue(action: ActionRequest) -> tuple[str, str]:
     resumed = await limits.resume_queue(action.connection, name)
     await action.record_audit("queue.resume", name, changed=resumed)
     message = f"Queue {name} resumed." if resumed else f"Queue {name} was not paused."
-    return build_path("/queue", name=name), message
+    return build_dashboard_url("/queue", name=name), message

@@ -28,7 +28,7 @@ async def _build_rerun_page(
     job = await get_job_or_404(request)
     if not request.can("payload.view"):
         raise HTTPException(403, "Your role may not view payloads, so it cannot edit them.")
-    body = await job_detail.get_job_submission(request.connection, request.parse_id())
+    body = await job_detail.build_job_resubmission(request.connection, request.parse_id())
     schema = await _fetch_arguments_schema(request, body)
     original = request.create_redactor().redact_payload(_get_job_arguments(body), schema)
     arguments = original if edited is None else edited
@@ -73,7 +73,7 @@ def _replace_job_arguments(body: Mapping[str, Any], arguments: dict[str, Any]) -
 async def submit_rerun(action: ActionRequest) -> tuple[str, str] | DashboardPage:
     request, connection = action.request, action.connection
     job = await get_job_or_404(request)
-    body = await job_detail.get_job_submission(connection, request.parse_id())
+    body = await job_detail.build_job_resubmission(connection, request.parse_id())
     schema = await _fetch_arguments_schema(request, body) if "tasks" not in body else None
     edited: dict[str, Any] | None = None
     try:

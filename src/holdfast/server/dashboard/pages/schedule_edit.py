@@ -18,7 +18,7 @@ from holdfast.server.dashboard.schedule_text import describe_schedule
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
 PREVIEWED_RUN_COUNT = 5
-MAX_JOB_JSON_CHARS = 100_000
+MAX_SCHEDULE_FIELD_CHARS = 100_000
 MISSED_RUN_POLICIES = {
     "coalesce": "Run once",
     "skip": "Skip",
@@ -78,7 +78,7 @@ async def save_schedule(action: ActionRequest) -> tuple[str, str] | DashboardPag
     """Save a changed schedule. With the form field `preview`, only show its next run times."""
     connection, name = action.connection, action.get_required_text("name")
     schedule = await schedules.get_schedule(connection, name)
-    values = {field: action.get_text(field, max_chars=MAX_JOB_JSON_CHARS) for field in SCHEDULE_FIELDS}
+    values = {field: action.get_text(field, max_chars=MAX_SCHEDULE_FIELD_CHARS) for field in SCHEDULE_FIELDS}
     is_preview = action.get_text("preview") == "yes"
     try:
         changed = _parse_schedule_form(schedule, values)

@@ -45,6 +45,6 @@ async def enable_or_disable_webhook(action: ActionRequest) -> tuple[str, str]:
     if not await webhooks.set_webhook_active(
         action.connection, webhook_id, on=enable, reason=f"Disabled by {action.actor_name}."
     ):
-        raise HTTPException(404, "This webhook does not exist.")
+        raise HTTPException(404, f"Webhook {webhook_id} does not exist.")
     await action.record_audit("webhook.enabled" if enable else "webhook.disabled", webhook_id)
     return "/webhooks", f"Webhook {'enabled' if enable else 'disabled'}."

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidError
 from holdfast.search import quote_search_value
 from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.registry import register_action, register_page
-from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_path
+from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
 
 MAX_HEARTBEAT_AGE_S = 40 * 86400
 MESSAGES_BY_WORKER_COMMAND = {
@@ -81,7 +81,7 @@ async def send_worker_command(action: ActionRequest) -> tuple[str, str]:
     message = MESSAGES_BY_WORKER_COMMAND[command] + (
         "" if is_alive else " The worker sends no heartbeats at the moment."
     )
-    return build_path("/worker", name=name), message
+    return build_dashboard_url("/worker", name=name), message
 
 
 def _parse_worker_command(text: str) -> Literal["drain", "stop"] | None:
