@@ -215,7 +215,7 @@ class ChildTaskRunner:
         attempt = Attempt(claimed, self._tasks[claimed.type], context, started_at=now, renewed_at=now)
         current.set(context)
         with self._tracing.continue_trace(claimed.trace) if self._tracing else contextlib.nullcontext():
-            attempt.runner = asyncio.create_task(run_task(attempt, self._threads))
+            attempt.runner = asyncio.create_task(run_task(attempt, self._threads, self._report_begin))
         self._attempt = attempt
         try:
             outcome: TaskOutcome | None = await attempt.runner
@@ -225,6 +225,10 @@ class ChildTaskRunner:
         emit_exception_event(attempt, outcome)
         context.send_progress()
         self._pipe.send(b"V", _build_task_report(outcome, completed=context.completed))
+
+    def _report_begin(self) -> None:
+        """Tell the worker that the task's own code begins: from here on a crash may be its fault."""
+        self._pipe.send(b"B")
 
     def _receive_messages(self) -> None:
         """Receive messages from the worker, in a thread."""
@@ -262,6 +266,24 @@ def exit_with_worker(worker_pid: int) -> None:
         os._exit(1)
 
 
+def _ignore_terminate_signal() -> None:
+    """Ignore SIGTERM: a service manager that stops a worker sends it to all its processes.
+
+    The worker then lets the task finish or stops it. Processes that the task starts do not ignore it.
+    """
+
+    def ignore_signal(*_: object) -> None:
+        """Do nothing. An ignored signal would be inherited by the programs that the task starts."""
+
+    def restore_default() -> None:
+        if signal.getsignal(signal.SIGTERM) is ignore_signal:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, ignore_signal)
+    signal.siginterrupt(signal.SIGTERM, False)  # system calls of the task go on
+    os.register_at_fork(after_in_child=restore_default)
+
+
 def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStartMessage]:
     """Connect this child process to its worker. Return the pipe and the start message.
 
@@ -269,6 +291,7 @@ def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStartMessage]:
     """
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which tells the child what to do
+    _ignore_terminate_signal()
     pipe = WorkerPipe(socket.socket(fileno=descriptor))
     (kind, body), *_ = pipe.receive()
     if kind != b"S":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -27,6 +27,7 @@ from holdfast.worker.attempts import (
     STOP_REASON_UNRENEWED,
     Attempt,
 )
+from holdfast.worker.child_death import ChildDiedError, describe_exit
 from holdfast.worker.child_protocol import (
     ChildLogLine,
     ChildStartMessage,
@@ -39,12 +40,14 @@ from holdfast.worker.child_protocol import (
 )
 from holdfast.worker.context import TaskContext
 from holdfast.worker.framing import FrameDecoder, encode_frame
+from holdfast.worker.lease_guard import ChildDeadline, LeaseGuard
 from holdfast.worker.memory import measure_private_memory
-from holdfast.worker.outcomes import TaskOutcome, build_error_outcome, build_stop_outcome
+from holdfast.worker.outcomes import TaskOutcome
 
 CHILD_START_TIMEOUT_S: Final = 120.0
 CHILD_EXIT_TIMEOUT_S: Final = 5.0
 CHILD_MEMORY_CHECK_INTERVAL_S: Final = 0.1
+LAST_LINES_TIMEOUT_S: Final = 0.2
 MAX_CHILD_OUTPUT_LINES: Final = 60
 # How long the code in a child may take to stop by itself before the child is killed, by stop reason. After a
 # lost lease it has no time at all, because another worker may already run the task.
@@ -59,65 +62,37 @@ ALLOWED_GATEWAY_METHODS: Final = frozenset(
 )
 
 
-class ChildDiedError(Exception):
-    """A child process crashed, or the worker killed the process."""
-
-    def __init__(
-        self, reason: str, peak_bytes: int, lines: Sequence[str], *, max_bytes: int | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.peak_bytes = peak_bytes
-        self.lines = lines
-        self.max_bytes = max_bytes
-
-    def to_outcome(self, attempt: Attempt, *, started: bool) -> TaskOutcome | None:
-        """Return a crash outcome, or the stop outcome if the worker killed the child process."""
-        if attempt.stop_reason is not None:
-            return build_stop_outcome(attempt, detail=", did not stop, and was killed")
-        if not started:
-            error = RuntimeError(f"the child process did not start: {self.reason}")
-            return build_error_outcome("fail", error, message="\n".join([str(error), *self.lines]))
-        message = (
-            f"The child process that ran the task {self.reason}. "
-            f"Its memory peaked at {_format_mib(self.peak_bytes)}."
-        )
-        if self.max_bytes is not None:
-            message = (
-                f"The task used {_format_mib(self.peak_bytes)} of memory. "
-                f"Its limit is {_format_mib(self.max_bytes)}."
-            )
-        body = {
-            "type": "MemoryExceeded" if self.max_bytes is not None else "ProcessDied",
-            "message": message,
-            "traceback": "\n".join(["Last lines:", *self.lines]) if self.lines else None,
-            "fingerprint": f"{attempt.claimed.type} {self.reason}",
-        }
-        return TaskOutcome("crash", msgspec.json.encode(body), message)
-
-
 class ChildProcess:
     def __init__(
         self,
         command: Sequence[str],
         database: Database,
         heartbeat_fd: int | None,
+        guard: LeaseGuard,
         *,
         modules: Sequence[str] = (),
+        on_started: Callable[[int], None] = lambda _: None,
+        on_ended: Callable[[ChildProcess], None] = lambda _: None,
     ) -> None:
         self._command = command
         self._modules = modules
         self._database = database
         self._heartbeat_fd = heartbeat_fd
+        self._guard = guard
+        self._on_started = on_started
+        self._on_ended = on_ended
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._frames = FrameDecoder()
         self._lines: deque[str] = deque(maxlen=MAX_CHILD_OUTPUT_LINES)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._exit_reason: asyncio.Future[str] = self._loop.create_future()
+        self._exit_code: asyncio.Future[int] = self._loop.create_future()
+        self._deadline: ChildDeadline | None = None
         self._report: asyncio.Future[TaskReport] | None = None
         self._attempt: Attempt | None = None
+        self._begun = False  # the task's code has begun
+        self._lease_expired = False  # the lease guard ended the process
         self._requests: set[asyncio.Task[None]] = set()
         self._kill_timer: asyncio.TimerHandle | None = None
         self._peak_bytes = 0
@@ -126,7 +101,7 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        return not self._exit_reason.done()
+        return not self._exit_code.done()
 
     @property
     def pid(self) -> int:
@@ -151,16 +126,15 @@ class ChildProcess:
             )
         self._socket = ours
         self._loop.add_reader(ours, self._read_frames)
-        for work in (self._wait_for_exit, self._collect_output_lines):
-            threading.Thread(target=work, name=f"child-{self.pid}", daemon=True).start()
+        self._deadline = self._guard.watch_child(self.pid)
+        self._on_started(self.pid)
+        self._start_threads()
         self._send_struct(b"S", self._build_start_message())
         telemetry.emit("worker.child_started", worker=os.getpid(), pid=self.pid)
         await self._wait_while_alive(self._ready, CHILD_START_TIMEOUT_S)
         if not self._ready.done():
-            late = f"was not ready within {CHILD_START_TIMEOUT_S:.0f} s"
-            reason = self._exit_reason.result() if self._exit_reason.done() else late
             self.kill()
-            raise self._build_died_error(reason)
+            raise self._build_died_error()
 
     def _build_start_message(self) -> ChildStartMessage:
         return ChildStartMessage(
@@ -173,25 +147,28 @@ class ChildProcess:
 
     async def _wait_while_alive(self, future: asyncio.Future[Any], timeout_s: float | None = None) -> None:
         """Wait until the future is done or the child process has exited."""
-        both: set[asyncio.Future[Any]] = {future, self._exit_reason}
+        both: set[asyncio.Future[Any]] = {future, self._exit_code}
         await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def run_attempt(self, attempt: Attempt) -> TaskOutcome | None:
         """Run one attempt in the child process. Raise ChildDiedError if the process dies."""
         self.task_count += 1
         self._attempt, self._report = attempt, self._loop.create_future()
-        self._peak_bytes, self._exceeded_bytes = 0, None
+        self._peak_bytes, self._exceeded_bytes, self._begun = 0, None, False
         attempt.on_stop = self.stop_task
+        guarded = cast("ChildDeadline", self._deadline)
+        guarded.begin_attempt(attempt)
         deadline = cast("TaskContext", attempt.context).deadline
         self._send_struct(b"T", TaskAssignment(claimed=attempt.claimed, deadline=deadline))
         watcher = asyncio.create_task(self._watch_memory(attempt.task.memory))
         try:
             await self._wait_while_alive(self._report)
             if not self._report.done():
-                raise self._build_died_error(await self._exit_reason)
+                raise self._build_died_error()
             return self._convert_report(attempt, self._report.result())
         finally:
             watcher.cancel()
+            guarded.end_attempt()
             self._attempt = None
             if self._kill_timer is not None:
                 self._kill_timer.cancel()
@@ -213,7 +190,7 @@ class ChildProcess:
             self._kill_timer = self._loop.call_later(grace_s, self.kill)
 
     def kill(self) -> None:
-        if self._process is not None and not self._exit_reason.done():
+        if self._process is not None and not self._exit_code.done():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # with the processes that it started
 
@@ -224,30 +201,34 @@ class ChildProcess:
         self._send_frame(b"Q", b"")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CHILD_EXIT_TIMEOUT_S):
-                await asyncio.shield(self._exit_reason)
+                await asyncio.shield(self._exit_code)
         self.kill()
-        await self._exit_reason
+        await self._exit_code
 
     # Messages from the child
 
-    def _read_frames(self) -> None:
+    def _read_frames(self) -> bool:
+        """Handle the messages that have arrived. Return False if there was nothing to read."""
         connection = cast("socket.socket", self._socket)
         try:
             received = connection.recv(1 << 20)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             received = b""
         if not received:
             self._loop.remove_reader(connection)
-            return
+            return False
         for kind, body in self._frames.feed(received):
             self._handle_message(kind, body)
+        return True
 
     def _handle_message(self, kind: bytes, body: bytes) -> None:
         context = self._attempt.context if self._attempt is not None else None
         if kind == b"O" and not self._ready.done():
             self._ready.set_result(None)
+        elif kind == b"B":
+            self._begun = True
         elif kind == b"V" and self._report is not None and not self._report.done():
             self._report.set_result(msgspec.msgpack.decode(body, type=TaskReport))
         elif kind == b"P" and context is not None:
@@ -298,29 +279,44 @@ class ChildProcess:
 
     # In threads
 
-    def _wait_for_exit(self) -> None:
+    def _start_threads(self) -> None:
+        reader = threading.Thread(
+            target=self._collect_output_lines, name=f"child-{self.pid}-output", daemon=True
+        )
+        reader.start()
+        threading.Thread(
+            target=self._wait_for_exit, args=(reader,), name=f"child-{self.pid}-exit", daemon=True
+        ).start()
+
+    def _wait_for_exit(self, output_reader: threading.Thread) -> None:
         process = cast("subprocess.Popen[bytes]", self._process)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = code = os.waitstatus_to_exitcode(status)
-        reason = f"was killed by {_format_signal(-code)}" if code < 0 else f"ended with exit code {code}"
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # the processes that it started end with it
+        output_reader.join(LAST_LINES_TIMEOUT_S)  # the error shows the last lines
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._handle_exit, reason, usage.ru_maxrss * 1024)
+            self._loop.call_soon_threadsafe(self._handle_exit, code, usage.ru_maxrss * 1024)
 
-    def _handle_exit(self, reason: str, max_rss_bytes: int) -> None:
+    def _handle_exit(self, exit_code: int, max_rss_bytes: int) -> None:
+        while self._read_frames():  # the last messages tell whether the task began or ended
+            pass
         # The system's maximum includes the worker's memory from before the child's own program started.
         self._peak_bytes = self._peak_bytes or (0 if sys.platform == "darwin" else max_rss_bytes)
-        if not self._exit_reason.done():
-            self._exit_reason.set_result(reason)
+        if self._deadline is not None:
+            self._lease_expired = self._deadline.has_expired
+            self._deadline.release()
+        if not self._exit_code.done():
+            self._exit_code.set_result(exit_code)
         telemetry.emit(
             "worker.child_ended",
             worker=os.getpid(),
             pid=self.pid,
-            reason=reason,
+            reason=describe_exit(exit_code),
             task=self._attempt.claimed.type if self._attempt is not None else None,
             peak=self._peak_bytes,
         )
+        self._on_ended(self)
 
     def _collect_output_lines(self) -> None:
         process = cast("subprocess.Popen[bytes]", self._process)
@@ -342,8 +338,18 @@ class ChildProcess:
                 return
             await asyncio.sleep(CHILD_MEMORY_CHECK_INTERVAL_S)
 
-    def _build_died_error(self, reason: str) -> ChildDiedError:
-        return ChildDiedError(reason, self._peak_bytes, list(self._lines), max_bytes=self._exceeded_bytes)
+    def _build_died_error(self) -> ChildDiedError:
+        exit_code = self._exit_code.result() if self._exit_code.done() else None
+        late = f"was not ready within {CHILD_START_TIMEOUT_S:.0f} s"
+        return ChildDiedError(
+            late if exit_code is None else describe_exit(exit_code),
+            peak_bytes=self._peak_bytes,
+            lines=self._lines,
+            begun=self._begun,
+            killed=exit_code is not None and exit_code < 0,
+            lease_expired=self._lease_expired,
+            max_bytes=self._exceeded_bytes,
+        )
 
 
 def _convert_settings_to_text(settings: Settings) -> dict[str, str]:
@@ -359,14 +365,3 @@ def _convert_settings_to_text(settings: Settings) -> dict[str, str]:
             reveal = getattr(value, "reveal", None)
             texts[name] = reveal() if reveal is not None else str(value)
     return texts
-
-
-def _format_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _format_mib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 20):.0f} MiB"

@@ -1,7 +1,8 @@
 """The messages between a worker and a child process that runs its tasks. One frame (framing.py) each.
 
 To the child: S start, T run a task, X stop the task, A response to a gateway request, Q quit. From the child:
-O ready, V outcome of the task, P progress, L log line, D gateway request, K the task completed itself.
+O ready, B the task's code begins, V outcome of the task, P progress, L log line, D gateway request, K the
+task completed itself.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ means is decided by the rules in outcomes.py, so it is the same in every host.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from holdfast.errors import InvalidError
@@ -26,8 +27,12 @@ from holdfast.worker.outcomes import (
 from holdfast.worker.thread_pool import TaskThreadPool
 
 
-async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | None:
+async def run_task(
+    attempt: Attempt, threads: TaskThreadPool, on_begin: Callable[[], None] | None = None
+) -> TaskOutcome | None:
     """Run the function of a claimed task. Return its outcome, or None if there is nothing to record.
+
+    `on_begin` is called right before the task's own code: after its arguments were converted.
 
     Async functions run in the calling asyncio task, which `Attempt.stop` cancels. Plain functions run in a
     thread, which cannot be interrupted: the runner waits for it until it returns or the host gives up.
@@ -42,6 +47,8 @@ async def run_task(attempt: Attempt, threads: TaskThreadPool) -> TaskOutcome | N
         except InvalidError as error:
             return build_error_outcome("reject", error)
         context = (attempt.context,) if task.takes_context else ()
+        if on_begin is not None:
+            on_begin()
         if task.is_async:
             return build_result_outcome(await task.function(*context, **arguments))
         attempt.on_stop = leave_thread_running
