@@ -28,7 +28,7 @@ async def test_a_live_job_is_cancelled_and_stays_so(conn: Connection, state: str
     assert await jobs.cancel_job(conn, created, "why not") == {"cancelled": True, "status": "cancelled"}
     assert await jobs.cancel_job(conn, created) == {"cancelled": False, "status": "cancelled"}
     for task in held:
-        assert (await leases.heartbeat_tasks(conn, worker="hand", held=[task])).cancelled == {created}
+        assert (await leases.heartbeat_tasks(conn, worker="hand", held=[task])).cancelled == {task.lease}
         assert await manual_worker.finish_task(task) == "stale"
     assert await manual_worker.claim_tasks(5) == []
     ended = await read_job(conn, created)

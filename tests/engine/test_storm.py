@@ -60,7 +60,7 @@ async def run_random_operation(
     elif what == "beat" and tasks:
         news = {t.id: Progress(percent=chance.random() * 100) for t in tasks}
         lost = (await leases.heartbeat_tasks(conn, worker=manual_worker.name, held=tasks, progress=news)).lost
-        tasks[:] = [t for t in tasks if t.id not in lost]
+        tasks[:] = [t for t in tasks if t.lease not in lost]
     elif what == "cancel":
         await jobs.cancel_job(conn, chance.choice(created))
     elif what == "retry":

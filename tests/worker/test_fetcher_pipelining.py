@@ -17,7 +17,7 @@ import pytest
 from holdfast import Client, Ctx, task
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import LeasedTask, Outcome
+from holdfast.engine.leases import Lease, LeasedTask, Outcome
 from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Settings
 from holdfast.worker import background, runtime
@@ -254,7 +254,7 @@ class RecordingSink:
     def __init__(self) -> None:
         self.launched: list[tuple[LeasedTask, float]] = []
 
-    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None:
+    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[Lease], sent_at: float) -> None:
         pass
 
     def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:

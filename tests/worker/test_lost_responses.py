@@ -1,22 +1,34 @@
-"""A claim happens and its answer is lost: what was claimed goes back at once, and nobody is charged."""
+"""A claim happens and its response is lost: the claimed tasks are released, and nothing is charged."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from cutting import AbortableProxy, run_abortable_proxy
 from manual_worker import ManualWorker, read_task_row, submit_job
 
 from holdfast import Client, Ctx, task
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import DatabaseUnavailableError
-from holdfast.testing import Clock
+from holdfast.settings import Secret, Settings
+from holdfast.testing import wait_until
+from holdfast.worker import lost_claims
+from holdfast.worker.lost_claims import LostClaims
 from holdfast.worker.runtime import WorkerRuntime
 
 SOON = timedelta(seconds=30)
+
+
+def through(proxy: AbortableProxy, url: Secret) -> Secret:
+    """Return the database URL with the address of the proxy."""
+    direct = urlsplit(url.reveal())
+    login = direct.netloc.rpartition("@")[0]
+    return Secret(direct._replace(netloc=f"{login}@{urlsplit(proxy.url).netloc}").geturl())
 
 
 @task(queue="answers")
@@ -49,14 +61,77 @@ async def test_claim_with_a_lost_response_is_released(
     assert [tuple(row) for row in kept] == [(0, 0)] * 3
 
 
-async def test_release_of_unreceived_tasks_keeps_held_and_old_leases(conn: Connection, clock: Clock) -> None:
+async def test_claim_that_runs_long_after_its_connection_was_lost_is_released(
+    client: Client, conn: Connection, second: Connection, url: Secret, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement waits for a lock while the connection is cut, and claims the task afterwards."""
+    released: list[set[int]] = []
+    real = leases.release_unreceived_tasks
+
+    async def release(*args: Any) -> set[int]:
+        released.append(await real(*args))
+        return released[-1]
+
+    async def count_waiting_claims() -> int:
+        return int(
+            await second.fetchval(
+                "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+                " and query like '%finish_and_claim%' and datname = current_database()"
+            )
+        )
+
+    monkeypatch.setattr(leases, "release_unreceived_tasks", release)
+    stop = asyncio.Event()
+    async with run_abortable_proxy(url.reveal()) as proxy, Database(through(proxy, url), Settings()) as db:
+        job = await client.submit(tells())
+        async with conn.transaction():
+            await conn.execute("lock table holdfast.tasks in share mode")
+            running = asyncio.create_task(WorkerRuntime(db, {tells.name: tells}).run(stop))
+            await wait_until(count_waiting_claims)
+            proxy.abort_connections()
+            await wait_until(lambda: len(released) > 0, within=SOON)  # too early: the statement still waits
+        assert await job.result(within=SOON) == 2
+        stop.set()
+        await running
+    assert released[0] == set()
+    assert len(released[-1]) == 1
+    kept = await second.fetchrow("select failures, crashes from holdfast.history")
+    assert kept is not None
+    assert tuple(kept) == (0, 0)
+
+
+async def test_unreceived_tasks_are_found_by_worker_and_nonce(conn: Connection) -> None:
     created = [await submit_job(conn) for _ in range(3)]
     manual_worker = ManualWorker(conn)
-    old = await manual_worker.claim_one_task()
-    await clock.advance(timedelta(seconds=10))
-    held, unheld = await manual_worker.claim_tasks(2)
-    assert await leases.release_unreceived_tasks(conn, "another", [], timedelta(seconds=5)) == 0
-    assert await leases.release_unreceived_tasks(conn, "hand", [held.id], timedelta(seconds=5)) == 1
+    old, other, lost = [await manual_worker.claim_one_task() for _ in range(3)]
+    assert await leases.release_unreceived_tasks(conn, "another", [lost.nonce]) == set()
+    assert await leases.release_unreceived_tasks(conn, "hand", [lost.nonce, 7]) == {lost.nonce}
+    assert await leases.release_unreceived_tasks(conn, "hand", [lost.nonce]) == set()
     states = {(row := await read_task_row(conn, each))["id"]: row["status"] for each in created}
-    assert states == {old.id: "running", held.id: "running", unheld.id: "ready"}
-    assert (await read_task_row(conn, unheld.id))["crashes"] == 0
+    assert states == {old.id: "running", other.id: "running", lost.id: "ready"}
+    assert (await read_task_row(conn, lost.id))["crashes"] == 0
+
+
+async def test_a_claim_gets_the_nonce_of_the_worker(conn: Connection) -> None:
+    await submit_job(conn)
+    nonce = leases.create_nonce()
+    response = await leases.finish_and_claim(conn, worker="hand", slots=1, queues=["q"], nonce=nonce)
+    assert [claimed.nonce for claimed in response.tasks] == [nonce]
+
+
+async def test_release_is_repeated_with_growing_pauses_until_the_lease_has_ended(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(lost_claims.time, "monotonic", lambda: now)
+    claims = LostClaims("hand")
+    claims.add_claim(7, now)
+    pauses: list[float] = []
+    while len(claims):
+        assert not await claims.release_due_tasks(conn)
+        if (pause_s := claims.seconds_until_release) is not None:
+            pauses.append(pause_s)
+            now += pause_s
+    assert len(pauses) < 15
+    assert pauses == sorted(pauses)
+    assert sum(pauses) >= lost_claims.MIN_LEASE_S

@@ -39,7 +39,7 @@ def create_attempt(task: Task[..., Any], args: dict[str, Any], parents: dict[str
         queue=task.queue,
         args=args,
         parents=parents,
-        crashes=0,
+        suspect=False,
         lease_s=60.0,
         timeout_s=task.timeout.total_seconds(),
         max_attempts=5,

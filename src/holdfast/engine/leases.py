@@ -112,8 +112,8 @@ _json_decoder = msgspec.json.Decoder()
 class ClaimRequest(TypedDict, total=False):
     """Arguments of `finish_and_claim`. `cursors` is the value of `cursors` in the last response.
 
-    `nonce` is the nonce of all leases of this claim, from `create_nonce`. A worker keeps it until the response
-    arrives, to release the tasks of a response that was lost. Without it, the database chooses a nonce.
+    `nonce` is the nonce of all leases of this claim, from `create_nonce`. A worker keeps it to release the
+    tasks of a response that was lost. Without it, the database chooses a nonce.
     """
 
     worker: Required[str]

@@ -15,17 +15,17 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Protocol
-from uuid import UUID
 
 from holdfast import telemetry
 from holdfast.engine import leases
-from holdfast.engine.connection import Connection, Database
-from holdfast.engine.leases import ClaimResponse, LeasedTask, Outcome, WorkerCommand
+from holdfast.engine.connection import Connection, Database, is_data_error
+from holdfast.engine.leases import ClaimResponse, Lease, LeasedTask, Outcome, WorkerCommand
 from holdfast.worker.attempts import RunningAttempts
 from holdfast.worker.background import BackgroundService
+from holdfast.worker.lost_claims import LostClaims
 from holdfast.worker.outbox import Outbox
+from holdfast.worker.outcome_isolation import OutcomeIsolator
 from holdfast.worker.queue_shares import QueueSelector
 
 POLL_INTERVAL_WITH_LISTENER_S = 58.0  # with a working listener; with its pings two statements per minute
@@ -33,7 +33,6 @@ POLL_INTERVAL_WITHOUT_LISTENER_S = 1.5  # without a working listener
 MAX_CLAIM_BATCH = 500
 MIN_CONCURRENCY_TO_SPLIT = 50  # from here on, one half of the slots is filled while the other half runs
 MAX_CONSECUTIVE_ROUND_TRIPS = 50  # before others may use the connection: it may be the only one
-MAX_REQUEST_LATENCY_S = 0.25
 # A transaction that commits while this worker falls asleep may see it awake and not notify it, and commit too
 # late for the claim that found nothing. So the worker polls again before the long sleep, later each time,
 # because a commit takes time. The first delay follows a claim that returned some tasks: a worker that is not
@@ -47,8 +46,21 @@ class TaskSink(Protocol):
     The leases may have begun at `sent_at`, when the request was sent.
     """
 
-    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None: ...
+    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[Lease], sent_at: float) -> None: ...
     def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None: ...
+
+
+class HeartbeatAnswers(Protocol):
+    """Whether the heartbeat process answers (heartbeat_link.py). Nobody renews leases while it does not."""
+
+    @property
+    def is_silent(self) -> bool: ...
+    def check_answers(self) -> None: ...
+    async def wait_for_answer(self) -> bool: ...
+
+
+class HeartbeatSilentError(Exception):
+    """Tasks were claimed, and the heartbeat process does not answer. Nobody would renew their leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class RoundTrip:
     queues: list[str]
     slots: int
     outcomes: list[Outcome]
+    nonce: int
     sent_at: float
     response: asyncio.Task[leases.UndecodedClaimResponse]
 
@@ -82,9 +95,11 @@ class TaskFetcher(BackgroundService):
         self._max_batch = min(concurrency // 2 if splits else concurrency, MAX_CLAIM_BATCH)
         self._min_batch = max(1, self._max_batch // 2 if splits else concurrency // 2)
         self._outbox = outbox
+        self._isolator = OutcomeIsolator(database, worker, outbox, self._end_leases)
         by_queue = None if queue_selector.plain else queue_selector.running_by_queue
         self.running = RunningAttempts(self._handle_freed_slot, by_queue)
         self.sink: TaskSink | None = None
+        self.heartbeat_link: HeartbeatAnswers | None = None
         self.claiming = True
         self.remaining_claims: int | None = None  # tasks that may still be claimed; None: no limit
         self.listener_works: Callable[[], bool] = lambda: False
@@ -98,8 +113,7 @@ class TaskFetcher(BackgroundService):
         self._next_due_s: float | None = None
         self._cursors: str | None = None
         self._round_trips: list[RoundTrip] = []  # whose responses are not read yet: one, or two for a moment
-        # When responses to claims were lost, this worker may hold leases that it does not know of.
-        self._lost_response_at: float | None = None
+        self._lost_claims = LostClaims(worker)
 
     @property
     def requested_slots(self) -> int:
@@ -141,24 +155,30 @@ class TaskFetcher(BackgroundService):
             self._changed.set()
 
     async def run_round(self) -> None:
-        await self._wait_until_round_trip_due()
+        has_reason = await self._wait_until_round_trip_due()
+        try:
+            await self._finish_and_claim(makes_round_trips=has_reason)
+        except Exception as error:
+            if not (self._outbox.unsent_count and (is_data_error(error) or isinstance(error, UnicodeError))):
+                raise
+            await self._isolator.send_outcomes_apart()
+
+    async def _finish_and_claim(self, *, makes_round_trips: bool) -> None:
         async with self._database.connection() as connection:
             try:
-                await self.release_unreceived_tasks(connection)
-                await self._make_round_trips(connection)
+                if len(self._lost_claims) and await self._lost_claims.release_due_tasks(connection):
+                    self.poll_now()  # the released tasks are ready
+                if makes_round_trips:
+                    await self._make_round_trips(connection)
+            except HeartbeatSilentError:
+                await self._abandon_round_trips()
             except BaseException:
                 await self._abandon_round_trips()
                 raise
 
     async def release_unreceived_tasks(self, connection: Connection) -> None:
         """Release tasks that were claimed for this worker in responses that never arrived."""
-        if self._lost_response_at is not None:
-            held = {
-                attempt.claimed.id for attempt in self.running.list_attempts()
-            } | self._outbox.collect_ended_task_ids()
-            seconds = time.monotonic() - self._lost_response_at + MAX_REQUEST_LATENCY_S
-            await leases.release_unreceived_tasks(connection, self._worker, held, timedelta(seconds=seconds))
-            self._lost_response_at = None
+        await self._lost_claims.release_all_tasks(connection)
 
     async def _make_round_trips(self, connection: Connection) -> None:
         """Send outcomes and claim tasks, and repeat while responses are full.
@@ -169,6 +189,8 @@ class TaskFetcher(BackgroundService):
         for remaining in reversed(range(MAX_CONSECUTIVE_ROUND_TRIPS)):
             unread = await trip.response
             seconds = time.monotonic() - trip.sent_at
+            if unread.task_count:
+                await self._require_heartbeat(unread.longest_lease_s)
             self._cursors = unread.cursors
             continues = remaining and self._should_send_next_request(trip, unread.task_count)
             following = self._send_claim_request(connection) if continues else None
@@ -180,6 +202,12 @@ class TaskFetcher(BackgroundService):
             if following is None:
                 return
             trip = following
+
+    async def _require_heartbeat(self, longest_lease_s: float) -> None:
+        """Raise HeartbeatSilentError if nobody would renew the leases of claimed tasks."""
+        self._lost_claims.longest_lease_s = max(self._lost_claims.longest_lease_s, longest_lease_s)
+        if self.heartbeat_link is not None and not await self.heartbeat_link.wait_for_answer():
+            raise HeartbeatSilentError
 
     def _should_send_next_request(self, trip: RoundTrip, received: int) -> bool:
         full = received >= trip.slots > 0
@@ -193,6 +221,9 @@ class TaskFetcher(BackgroundService):
     def _send_claim_request(self, connection: Connection) -> RoundTrip:
         queues, slots = self.queue_selector.select_queues(self._count_free_slots())
         outcomes = self._outbox.take_unsent_outcomes()
+        nonce = leases.create_nonce()
+        if slots and self.heartbeat_link is not None:
+            self.heartbeat_link.check_answers()  # the answer arrives before the response
         request = leases.finish_and_claim_undecoded(
             connection,
             worker=self._worker,
@@ -201,21 +232,21 @@ class TaskFetcher(BackgroundService):
             queues=queues,
             types=self._task_types,
             cursors=self._cursors,
+            nonce=nonce,
         )
-        trip = RoundTrip(queues, slots, outcomes, time.monotonic(), asyncio.create_task(request))
+        trip = RoundTrip(queues, slots, outcomes, nonce, time.monotonic(), asyncio.create_task(request))
         self._round_trips.append(trip)
         return trip
 
     def _handle_claim_response(self, trip: RoundTrip, response: ClaimResponse, seconds: float) -> None:
         # Nothing that could fail happens between a claim and the start of the claimed tasks.
         self._round_trips.remove(trip)
-        ended = self._outbox.confirm_outcomes(trip.outcomes)
+        ended = self._outbox.confirm_outcomes(trip.outcomes, response.answers)
         if self.remaining_claims is not None:
             self.remaining_claims -= len(response.tasks)
         if self.sink is not None:
             self.sink.hold_leases(response.tasks, ended, trip.sent_at)
             self.sink.start_attempts(response.tasks, trip.sent_at)
-        self._emit_stale_outcome_events(trip.outcomes, response)
         self._emit_claim_event(trip.slots, len(trip.outcomes), len(response.tasks), seconds)
         if trip.slots:
             self._plan_next_poll(
@@ -230,7 +261,7 @@ class TaskFetcher(BackgroundService):
         for trip in reversed(trips):
             self._outbox.put_outcomes_back(trip.outcomes)
             if trip.slots:
-                self._lost_response_at = min(trip.sent_at, self._lost_response_at or trip.sent_at)
+                self._lost_claims.add_claim(trip.nonce, trip.sent_at)
         # The connection is returned to the pool only after no response is expected on it any more.
         pending = {trip.response for trip in trips}
         while pending:
@@ -243,11 +274,9 @@ class TaskFetcher(BackgroundService):
             if not trip.response.cancelled():
                 trip.response.exception()  # marks the exception as retrieved
 
-    def _emit_stale_outcome_events(self, outcomes: list[Outcome], response: ClaimResponse) -> None:
-        if "stale" in response.answers:
-            for outcome, status in zip(outcomes, response.answers, strict=True):
-                if status != "ok":
-                    telemetry.emit("task.lease_lost", task=outcome.id, attempt=outcome.attempt)
+    def _end_leases(self, ended: Sequence[Lease], sent_at: float) -> None:
+        if self.sink is not None:
+            self.sink.hold_leases((), ended, sent_at)
 
     def _emit_claim_event(self, requested: int, outcomes: int, received: int, seconds: float) -> None:
         if telemetry.has_subscribers("tasks.claimed"):
@@ -262,6 +291,8 @@ class TaskFetcher(BackgroundService):
 
     def _count_free_slots(self) -> int:
         if not self.claiming or not self.queue_selector.has_queue_with_room:
+            return 0
+        if self.heartbeat_link is not None and self.heartbeat_link.is_silent:
             return 0
         free = min(self._concurrency - len(self.running) - self.requested_slots, self._max_batch)
         return max(0, free if self.remaining_claims is None else min(free, self.remaining_claims))
@@ -289,8 +320,11 @@ class TaskFetcher(BackgroundService):
         if not received:
             self.on_idle()
 
-    async def _wait_until_round_trip_due(self) -> None:
-        """Wait until there are outcomes to send or slots to fill."""
+    async def _wait_until_round_trip_due(self) -> bool:
+        """Wait until there are outcomes to send or slots to fill.
+
+        Return False if only the tasks of lost claims are to be released.
+        """
         while True:
             pause_s = self._outbox.seconds_until_flush
             slots = self._count_free_slots()
@@ -299,9 +333,14 @@ class TaskFetcher(BackgroundService):
                 if until_poll_s > 0:
                     pause_s = until_poll_s if pause_s is None else min(pause_s, until_poll_s)
                 elif pause_s is None or slots >= self._min_batch:
-                    return
+                    return True
             if pause_s is not None and pause_s <= 0:
-                return
+                return True
+            until_release_s = self._lost_claims.seconds_until_release
+            if until_release_s is not None:
+                if until_release_s <= 0:
+                    return False
+                pause_s = until_release_s if pause_s is None else min(pause_s, until_release_s)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
