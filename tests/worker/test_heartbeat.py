@@ -39,7 +39,7 @@ async def forever() -> None:
 def attempt(lease_s: float) -> Attempt:
     claimed = LeasedTask(
         id=uuid4(), attempt=1, nonce=1, job_id=None, name=None, type="t", queue="q", args={}, parents={},
-        crashes=0, lease_s=lease_s, timeout_s=60, max_attempts=5,
+        suspect=False, lease_s=lease_s, timeout_s=60, max_attempts=5,
     )  # fmt: skip
     context = TaskContext(task_id=str(claimed.id), job_id="j", attempt=1, deadline=datetime.now(UTC))
     now = asyncio.get_running_loop().time()

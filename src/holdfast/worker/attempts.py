@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
-from uuid import UUID
 
 from holdfast.definitions.tasks import Task
 from holdfast.engine.leases import LeasedTask
 from holdfast.worker.context import TaskContext
+from holdfast.worker.heartbeat_protocol import PLACE_CHILD, PLACE_WORKER_ONLY, encode_lease_key
 
 # A worker stops an attempt this fraction of the lease before the lease ends by its own clock, so that the
 # attempt's last write still happens under the lease.
@@ -33,8 +33,9 @@ class Attempt:
         "claimed",
         "context",
         "ended",
-        "isolated",
+        "on_renewed",
         "on_stop",
+        "place",
         "renewed_at",
         "runner",
         "started_at",
@@ -59,10 +60,17 @@ class Attempt:
         self.runner: asyncio.Task[Any] | None = None
         self.began = False
         self.ended = False
-        self.isolated = False  # runs in a child process
+        self.place = PLACE_WORKER_ONLY  # where its code runs (heartbeat_protocol.py)
         self.stop_reason: str | None = None
         # Called to stop the attempt; None cancels the asyncio task. Threads and child processes set it.
         self.on_stop: Callable[[str], None] | None = None
+        # Called in the heartbeat's thread after a confirmed renewal. The host of a child process sets it.
+        self.on_renewed: Callable[[Attempt], None] | None = None
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the attempt runs in a child process."""
+        return self.place == PLACE_CHILD
 
     @property
     def lease_safe_until(self) -> float:
@@ -123,8 +131,9 @@ class RunningAttempts:
             self._count_by_queue[attempt.claimed.queue] -= 1
         self._on_removed()
 
-    def index_by_id(self) -> dict[UUID, Attempt]:
-        return {attempt.claimed.id: attempt for attempt in self.list_attempts()}
+    def index_by_lease_key(self) -> dict[bytes, Attempt]:
+        """Return the attempts by the lease keys that the frames of the heartbeat process carry."""
+        return {encode_lease_key(attempt.claimed): attempt for attempt in self.list_attempts()}
 
     def list_attempts(self) -> list[Attempt]:
         while True:

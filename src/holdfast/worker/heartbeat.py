@@ -4,7 +4,8 @@ The process (heartbeat_process.py) receives every lease before its task starts a
 is accepted. The same goes for messages (messages/visibility.py). The thread learns which leases are lost,
 sends progress on its own connection, watches the event loop, and stops each attempt before its lease ends
 when no renewal was confirmed. That time counts from when the last confirmed renewal was sent, so no other
-worker can hold the task yet. A heartbeat process that dies is replaced.
+worker can hold the task yet. A heartbeat process that dies or does not answer (heartbeat_link.py) is
+replaced, and the worker claims nothing until the new one answers.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
-from uuid import UUID
 
 import msgspec
 
 from holdfast import telemetry
-from holdfast.engine.leases import LeasedTask, WorkerCommand
+from holdfast.engine.leases import Lease, LeasedTask, WorkerCommand
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.attempts import STOP_REASON_UNRENEWED, Attempt, RunningAttempts
 from holdfast.worker.framing import FrameDecoder, encode_frame
+from holdfast.worker.heartbeat_link import (
+    HEARTBEAT_SHUTDOWN_TIMEOUT_S,
+    IDLE_PING_INTERVAL_S,
+    PING_INTERVAL_S,
+    SOCKET_BUFFER_BYTES,
+    HeartbeatLink,
+)
 from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, LoopTimestamp
 from holdfast.worker.loop_watchdog import LoopWatchdog
 from holdfast.worker.messages.visibility import VisibilityKeeper
 from holdfast.worker.progress_reporter import ProgressReporter
 
 HEARTBEAT_TICK_INTERVAL_S = 0.25
-HEARTBEAT_SHUTDOWN_TIMEOUT_S = 2.0
 HEARTBEAT_READY_TIMEOUT_S = 15.0
 LOOP_BLOCKED_AFTER_S = 2.0  # an event loop that has not run for this long does not enforce time limits
 STATUS_INTERVAL_S, IDLE_STATUS_INTERVAL_S = 15.0, 600.0
 MAX_LEASE_CHECK_INTERVAL_S = 1.0
 LEASE_CHECK_INTERVAL_SHARE = 0.05  # of the shortest lease
-SOCKET_BUFFER_BYTES = 1 << 20
 SHARED_MEMORY_BYTES = 1 << 16
-_HEARTBEAT_PROCESS_CODE = "from holdfast.worker.heartbeat_process import main; main()"
 _log = logging.getLogger("holdfast.worker")
 
 
@@ -66,21 +67,21 @@ class Heartbeat:
         self._worker = worker
         self._running = running
         self._visibility = visibility
-        visibility.send = self._send_bytes
         self._build_worker_status = build_worker_status
         self.on_command: Callable[[WorkerCommand], None] = lambda _: None
         self._ended = threading.Event()
         self._ready = asyncio.Event()
         self._thread: threading.Thread | None = None
         self._worker_loop: asyncio.AbstractEventLoop | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._unsent = bytearray()
-        self._sending = threading.Lock()
         self._memory = tempfile.TemporaryFile()  # noqa: SIM115  (closed when the worker ends)
         self._memory.write(bytes(SHARED_MEMORY_BYTES))
         self._memory.flush()
         self._loop_timestamp = LoopTimestamp(self._memory.fileno())
+        self.link = HeartbeatLink(self._memory.fileno())
+        visibility.send = self.link.send_bytes
+        self._children: set[int] = set()  # pids
+        self._resend_leases = False
+        self._gone = asyncio.Event()  # the current process is gone; used in the heartbeat thread
         self._progress = ProgressReporter(url, settings, worker, running.list_attempts)
         self._watchdog = LoopWatchdog(running, worker)
         self._status_sent_at = 0.0
@@ -88,7 +89,7 @@ class Heartbeat:
 
     @property
     def process_pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return self.link.pid
 
     @property
     def loop_lag_s(self) -> float:
@@ -110,13 +111,15 @@ class Heartbeat:
 
         The heartbeat process notices through it when the child processes end.
         """
-        return None if self._socket is None else self._socket.fileno()
+        return None if self.link.socket is None else self.link.socket.fileno()
 
     # Called on the worker's event loop
 
     def start(self) -> None:
         if self._thread is None:
-            self._worker_loop = self._visibility.worker_loop = asyncio.get_running_loop()
+            self._worker_loop = self._visibility.worker_loop = self.link.worker_loop = (
+                asyncio.get_running_loop()
+            )
             self._record_loop_run()
             self._start_process()
             self._thread = threading.Thread(target=self._run_thread, name="heartbeat", daemon=True)
@@ -137,25 +140,38 @@ class Heartbeat:
             self._ended.set()
             await asyncio.to_thread(thread.join)
             holds_nothing = not len(self._running) and not self._visibility.has_messages
-            self._send_frame(protocol.SHUTDOWN_FRAME, b"done" if holds_nothing else b"")
-            await asyncio.to_thread(self._close_process, wait=holds_nothing)
+            self.link.send_frame(protocol.SHUTDOWN_FRAME, b"done" if holds_nothing else b"")
+            await asyncio.to_thread(self.link.close, wait=holds_nothing)
 
     def update_leases(
-        self, claimed: Sequence[tuple[LeasedTask, bool]], ended: Sequence[UUID], renewed_at: float
+        self, claimed: Sequence[tuple[LeasedTask, int]], ended: Sequence[Lease], renewed_at: float
     ) -> None:
-        """Send the leases of claimed tasks and the ids of ended tasks to the heartbeat process."""
+        """Send the leases of claimed tasks, with their places, and ended leases to the heartbeat process."""
         frames = b""
         if ended:
-            frames = encode_frame(protocol.DROP_LEASES_FRAME, b"".join([task_id.bytes for task_id in ended]))
+            frames = encode_frame(protocol.DROP_LEASES_FRAME, protocol.encode_lease_keys(ended))
         if claimed:
             frames += protocol.encode_leases(claimed, renewed_at)
         if frames:
-            self._send_bytes(frames)
+            self.link.send_bytes(frames)
+
+    def add_child(self, pid: int) -> None:
+        """Tell the heartbeat process about a child process, which leads a process group. Thread-safe.
+
+        After the death of this worker, the heartbeat process ends the group before it returns the leases.
+        """
+        self._children.add(pid)
+        self.link.send_bytes(protocol.encode_child_frame(protocol.CHILD_STARTED_FRAME, pid))
+
+    def remove_child(self, pid: int) -> None:
+        """Tell the heartbeat process that a child process has ended. Thread-safe."""
+        self._children.discard(pid)
+        self.link.send_bytes(protocol.encode_child_frame(protocol.CHILD_ENDED_FRAME, pid))
 
     def renew_now(self) -> None:
         """Renew all leases now. The responses show which tasks were cancelled."""
         if len(self._running):
-            self._send_frame(protocol.RENEW_NOW_FRAME)
+            self.link.send_frame(protocol.RENEW_NOW_FRAME)
 
     def _record_loop_run(self) -> None:
         """Record that the event loop runs, and schedule the next record."""
@@ -170,33 +186,23 @@ class Heartbeat:
     # The process
 
     def _start_process(self) -> None:
-        worker_end, process_end = socket.socketpair()
-        worker_end.setblocking(False)
-        for end in (worker_end, process_end):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-        descriptors = (process_end.fileno(), self._memory.fileno())
-        if self._process is not None:  # it closed its socket; two processes would undo each other's renewals
-            self._process.kill()
-            self._process.wait()
-        with process_end:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _HEARTBEAT_PROCESS_CODE, *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        with self._sending:
-            old_socket, self._socket, self._unsent = self._socket, worker_end, bytearray()
-        if old_socket is not None:
-            old_socket.close()
-        self._send_frame(protocol.START_FRAME, msgspec.msgpack.encode(self._build_start_message()))
-        attempts = self._running.list_attempts()
-        if attempts:
-            renewed_at = min(attempt.renewed_at for attempt in attempts)
-            leases = [(attempt.claimed, attempt.isolated) for attempt in attempts]
-            self._send_bytes(protocol.encode_leases(leases, renewed_at))
-        self._send_bytes(self._visibility.encode_current_messages())
+        """Start a heartbeat process, in place of the one before, and send it everything that it must know."""
+        self._gone = asyncio.Event()
+        self.link.start_process()
+        start = msgspec.msgpack.encode(self._build_start_message())
+        frames = encode_frame(protocol.START_FRAME, start) + self._encode_current_leases()
+        for pid in set(self._children):
+            frames += protocol.encode_child_frame(protocol.CHILD_STARTED_FRAME, pid)
+        self.link.send_bytes(frames + self._visibility.encode_current_messages())
+        self.link.send_ping()
         self._status_sent_at = 0.0
+
+    def _encode_current_leases(self) -> bytes:
+        attempts = self._running.list_attempts()
+        if not attempts:
+            return b""
+        renewed_at = min(attempt.renewed_at for attempt in attempts)
+        return protocol.encode_leases([(attempt.claimed, attempt.place) for attempt in attempts], renewed_at)
 
     def _build_start_message(self) -> HeartbeatStartMessage:
         return HeartbeatStartMessage(
@@ -208,38 +214,6 @@ class Heartbeat:
             log_format=self._settings.log_format,
             loop_blocked_after_s=LOOP_BLOCKED_AFTER_S,
         )
-
-    def _close_process(self, *, wait: bool) -> None:
-        """Close the socket to the heartbeat process. With `wait`, wait until the process exits.
-
-        Otherwise the process releases the remaining leases after this worker has ended.
-        """
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None and wait:
-            try:
-                self._process.wait(HEARTBEAT_SHUTDOWN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()  # it holds nothing
-                self._process.wait()
-
-    def _send_frame(self, kind: bytes, body: bytes = b"") -> None:
-        self._send_bytes(encode_frame(kind, body))
-
-    def _send_bytes(self, message: bytes) -> None:
-        with self._sending:
-            if self._unsent:
-                self._unsent += message
-                message = bytes(self._unsent)
-                self._unsent.clear()
-            try:
-                sent = self._socket.send(message) if self._socket is not None else 0
-            except BlockingIOError:
-                sent = 0
-            except OSError:  # the process died; its replacement receives everything again
-                return
-            if sent < len(message):
-                self._unsent += message[sent:]
 
     # Called in the heartbeat thread
 
@@ -270,11 +244,23 @@ class Heartbeat:
             self._visibility.stop_unrenewed_deliveries(now)
             blocking_task = self._watchdog.check_loop(now)
             if blocking_task is not None:
-                self._send_frame(protocol.BLOCKING_TASK_FRAME, blocking_task)
-            if self._unsent:
-                self._send_bytes(b"")
+                self.link.send_frame(protocol.BLOCKING_TASK_FRAME, blocking_task)
+            if self.link.has_unsent_bytes:
+                self.link.send_bytes(b"")
+            self._check_process()
             self._send_worker_status(now)
             await asyncio.sleep(HEARTBEAT_TICK_INTERVAL_S)
+
+    def _check_process(self) -> None:
+        """Ping the heartbeat process, and kill it if it does not answer."""
+        if self._resend_leases:  # tasks that were being started when the process was replaced are missing
+            self._resend_leases = False
+            self.link.send_bytes(self._encode_current_leases())
+        holds_something = len(self._running) or self._visibility.has_messages
+        self.link.send_ping_if_due(PING_INTERVAL_S if holds_something else IDLE_PING_INTERVAL_S)
+        if self.link.must_be_replaced():
+            self.link.kill_process()
+            self._gone.set()
 
     def _stop_unrenewed_attempts(self, now: float) -> float:
         """Stop attempts whose leases end soon. Return the seconds until the next check."""
@@ -289,7 +275,9 @@ class Heartbeat:
         interval_s = STATUS_INTERVAL_S if len(self._running) else IDLE_STATUS_INTERVAL_S
         if now >= self._status_sent_at + interval_s:
             self._status_sent_at = now
-            self._send_frame(protocol.WORKER_STATUS_FRAME, msgspec.json.encode(self._build_worker_status()))
+            self.link.send_frame(
+                protocol.WORKER_STATUS_FRAME, msgspec.json.encode(self._build_worker_status())
+            )
 
     async def _listen_forever(self) -> None:
         while not self._ended.is_set():
@@ -302,11 +290,12 @@ class Heartbeat:
                 await asyncio.sleep(HEARTBEAT_TICK_INTERVAL_S)
                 telemetry.emit("worker.heartbeat_replaced", worker=self._worker)
                 self._start_process()
+                self._resend_leases = True
 
     async def _listen_to_process(self) -> None:
         """Handle frames from the heartbeat process until the process is gone."""
-        loop, process_socket = asyncio.get_running_loop(), self._socket
-        frames, gone = FrameDecoder(), asyncio.Event()
+        loop, process_socket = asyncio.get_running_loop(), self.link.socket
+        frames, gone = FrameDecoder(), self._gone
         if process_socket is None:
             return
 
@@ -337,6 +326,10 @@ class Heartbeat:
     def _handle_frame(self, kind: bytes, body: bytes) -> None:
         if kind == protocol.LEASES_RENEWED_FRAME:
             self._apply_renewals(msgspec.msgpack.decode(body, type=LeaseRenewals))
+        elif kind == protocol.PONG_FRAME:
+            self.link.record_answer()
+        elif kind == protocol.LEASES_GIVEN_UP_FRAME:
+            self._stop_attempts(body, STOP_REASON_UNRENEWED)
         elif kind == protocol.MESSAGES_RENEWED_FRAME:
             self._visibility.apply_renewals(body)
         elif kind == protocol.READY_FRAME and self._worker_loop is not None:
@@ -351,18 +344,28 @@ class Heartbeat:
             self._worker_loop.call_soon_threadsafe(self.on_command, cast("WorkerCommand", body.decode()))
 
     def _apply_renewals(self, renewals: LeaseRenewals) -> None:
-        attempts = self._running.index_by_id()
-        for task_id in protocol.split_task_ids(renewals.renewed):
-            attempt = attempts.get(UUID(bytes=task_id))
+        attempts = self._running.index_by_lease_key()
+        for key in protocol.split_lease_keys(renewals.renewed):
+            attempt = attempts.get(key)
             if attempt is not None and attempt.renewed_at < renewals.sent_at:
                 attempt.renewed_at = renewals.sent_at
-        for task_ids, reason in ((renewals.cancelled, "cancelled"), (renewals.lost, "lease lost")):
-            for task_id in protocol.split_task_ids(task_ids):
-                attempt = attempts.get(UUID(bytes=task_id))
-                if attempt is not None and attempt.context is not None and attempt.context.completed:
-                    attempt.renewed_at = float("inf")  # it completed in the user's own transaction
-                elif attempt is not None:
-                    self._stop_attempt(attempt, reason)
+                if attempt.on_renewed is not None:
+                    attempt.on_renewed(attempt)
+        self._stop_attempts(renewals.cancelled, "cancelled")
+        self._stop_attempts(renewals.lost, "lease lost")
+
+    def _stop_attempts(self, lease_keys: bytes, reason: str) -> None:
+        if not lease_keys:
+            return
+        attempts = self._running.index_by_lease_key()
+        for key in protocol.split_lease_keys(lease_keys):
+            attempt = attempts.get(key)
+            if attempt is not None and attempt.context is not None and attempt.context.completed:
+                attempt.renewed_at = float("inf")  # it completed in the user's own transaction
+                if attempt.on_renewed is not None:
+                    attempt.on_renewed(attempt)
+            elif attempt is not None:
+                self._stop_attempt(attempt, reason)
 
     def _stop_attempt(self, attempt: Attempt, reason: str) -> None:
         if not attempt.mark_stopped(reason):  # plain functions see it even if the loop is blocked

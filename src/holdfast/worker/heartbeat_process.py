@@ -2,10 +2,10 @@
 
 It is a separate process, so neither a blocked event loop nor a C call that holds the GIL can starve it. It
 renews while the worker is alive, and it learns that from the operating system: it does not renew for a
-stopped process (SIGSTOP, a debugger), and it does renew for a busy one. It ends with its worker, however that
-ends, and then returns at once what the worker still held: released without a charge after an orderly
-shutdown, as a crash otherwise. Tasks that ran in child processes are never charged for the end of the worker.
-Messages are returned in the same way.
+stopped process (SIGSTOP, a debugger), and it does renew for a busy one. Children of a stopped worker are
+killed before their leases end, because another worker may run their tasks after that. It ends with its
+worker, however that ends: it ends the worker's children and their process groups, and then returns at once
+what the worker still held (lease_return.py).
 
 A worker whose event loop is blocked cannot enforce time limits. When the task that blocks the loop (or any
 task, if the blocking one is unknown) is past its limit, this process kills the worker: that task has failed,
@@ -23,59 +23,57 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import NamedTuple
-from uuid import UUID
 
 import msgspec
 
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, open_connection
-from holdfast.engine.leases import Lease, Outcome
+from holdfast.engine.leases import Lease
 from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.framing import FrameDecoder, encode_frame
-from holdfast.worker.heartbeat_protocol import (
-    HeartbeatStartMessage,
-    LeasedMessage,
-    LeaseRenewals,
-    LoopTimestamp,
-)
-from holdfast.worker.messages.renewal import MessageRenewer, return_messages
+from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, LoopTimestamp
+from holdfast.worker.lease_return import build_return_outcomes, return_leases_and_messages
+from holdfast.worker.messages.renewal import MessageRenewer
+from holdfast.worker.process_groups import end_process_groups, kill_process_group
+from holdfast.worker.worker_monitor import WorkerMonitor
 
 HEARTBEAT_RETRY_INTERVAL_S = 0.2
 RENEW_AFTER_LEASE_SHARE = 0.25
 TIME_LIMIT_GRACE_S = 2.0  # the worker may stop a task itself for this long after the task's time limit
-LEASE_RETURN_TIMEOUT_S = 20.0  # how long to try to return leases after the worker's death
-CHILDREN_EXIT_TIMEOUT_S = 2.0
-MAX_OUTCOMES_PER_CALL = 500
+CHILD_KILL_MARGIN_S = 0.3  # before its lease ends, the child of a stopped worker is killed
+PROCESSES_EXIT_TIMEOUT_S = 2.0  # for a dead worker's children and their process groups
 
 
 class LeaseRecord(NamedTuple):
     """A lease that the heartbeat process renews, with the time of its last renewal."""
 
     # The fields stay packed: most leases are dropped again before anything reads them.
-    record: tuple[bytes, int, int, float, float, int]
+    record: tuple[bytes, float, float, int]
     received_at: float
     renewed_at: float
 
     @property
     def lease(self) -> Lease:
-        task_id, nonce, attempt, *_ = self.record
-        return Lease(id=UUID(bytes=task_id), attempt=attempt, nonce=nonce)
+        return protocol.decode_lease_key(self.record[0])
 
     @property
     def lease_duration_s(self) -> float:
-        return self.record[3]
+        return self.record[1]
 
     @property
     def time_limit_at(self) -> float:
-        return self.received_at + self.record[4]
+        return self.received_at + self.record[2]
+
+    @property
+    def place(self) -> int:
+        return self.record[3]
 
     @property
     def is_in_child_process(self) -> bool:
-        return bool(self.record[5])
+        return self.place == protocol.PLACE_CHILD
 
     @property
     def renewal_due_at(self) -> float:
@@ -89,13 +87,16 @@ class HeartbeatProcess:
         self._socket = connection
         self._loop_timestamp = loop_timestamp
         self._frames = FrameDecoder()
-        self._leases: dict[bytes, LeaseRecord] = {}
+        self._leases: dict[bytes, LeaseRecord] = {}  # by lease key
+        self._children: set[int] = set()  # pids, each the leader of a process group
         self._next_renewal_at = float("inf")
         self._renew_all_at = float("inf")
         self._blocking_task: bytes | None = None
         self._worker_status: bytes | None = None
         self._orderly_shutdown = False
         self._closed = asyncio.Event()  # the worker and its children have all closed their end of the socket
+        self._monitor: WorkerMonitor | None = None
+        self._ended = asyncio.Event()  # the worker has ended, or the socket is closed
         self._wakeup = asyncio.Event()
         self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._start: HeartbeatStartMessage | None = None
@@ -112,6 +113,9 @@ class HeartbeatProcess:
             protocol.BLOCKING_TASK_FRAME: self._on_blocking_task,
             protocol.WORKER_STATUS_FRAME: self._on_worker_status,
             protocol.SHUTDOWN_FRAME: self._on_shutdown,
+            protocol.PING_FRAME: lambda _: self._enqueue_frame(protocol.PONG_FRAME),
+            protocol.CHILD_STARTED_FRAME: lambda body: self._children.add(protocol.decode_pid(body)),
+            protocol.CHILD_ENDED_FRAME: lambda body: self._children.discard(protocol.decode_pid(body)),
         }
 
     async def run(self) -> None:
@@ -119,23 +123,53 @@ class HeartbeatProcess:
         asyncio.get_running_loop().add_reader(self._socket, self._read_frames)
         loops = (self._renew_leases_forever(), self._renew_messages_forever(), self._send_frames_forever())
         tasks = [asyncio.create_task(loop) for loop in loops]
-        killed_for: bytes | None = None
+        culprit: bytes | None = None
         while not (self._closed.is_set() or self._is_worker_dead()):
-            await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
-            killed_for = killed_for or self._kill_blocked_worker()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_RETRY_INTERVAL_S):
+                    await self._ended.wait()
+            culprit = culprit or self._kill_blocked_worker()
+            self._kill_children_of_stopped_worker()
         held, self._leases = self._leases, {}
         for task in tasks:
             task.cancel()
         # Bounded, because a library may swallow a cancellation that arrives together with a result.
         await asyncio.wait(tasks, timeout=HEARTBEAT_RETRY_INTERVAL_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CHILDREN_EXIT_TIMEOUT_S):
-                await self._closed.wait()
+        await self._return_what_the_worker_held(held, culprit)
+
+    async def _return_what_the_worker_held(
+        self, held: dict[bytes, LeaseRecord], culprit: bytes | None
+    ) -> None:
+        start, orderly = self._start, self._orderly_shutdown
         messages = self._messages.take_all_messages()
+        if start is None or (orderly and not (held or messages)):
+            return
         # Code that the worker could not stop ends only with the worker.
-        while self._orderly_shutdown and (held or messages) and not self._is_worker_dead():  # noqa: ASYNC110
+        while orderly and not self._is_worker_dead():  # noqa: ASYNC110
             await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
-        await self._return_leases_and_messages(held, messages, killed_for)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PROCESSES_EXIT_TIMEOUT_S):
+                await self._wait_for_processes_to_end()
+        places = {key: record.place for key, record in held.items()}
+        await return_leases_and_messages(
+            start,
+            self._settings,
+            build_return_outcomes(places, orderly=orderly, culprit=culprit, holds_messages=bool(messages)),
+            messages,
+            orderly=orderly,
+            released=orderly or culprit is not None,
+        )
+
+    async def _wait_for_processes_to_end(self) -> None:
+        """Wait until the worker has ended, then end its children and their process groups.
+
+        Then nothing that the worker started still runs when another worker starts the same tasks.
+        """
+        while not self._is_worker_dead():  # noqa: ASYNC110  (its sockets close a moment before)
+            await asyncio.sleep(0.01)
+        await end_process_groups(self._children)
+        # A child whose start the worker did not report has inherited the socket.
+        await self._closed.wait()
 
     # Frames from the worker
 
@@ -149,6 +183,7 @@ class HeartbeatProcess:
         if not received:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._closed.set()
+            self._ended.set()
             self._wakeup.set()
             return
         for kind, body in self._frames.feed(received):
@@ -158,6 +193,7 @@ class HeartbeatProcess:
         self._start = start = msgspec.msgpack.decode(body, type=HeartbeatStartMessage)
         if not self._started.done():
             self._started.set_result(start)
+        self._monitor = WorkerMonitor(start.pid, self._ended.set)
         self._settings = Settings(
             connect_timeout=timedelta(seconds=start.connect_timeout_s),
             call_timeout=timedelta(seconds=start.call_timeout_s),
@@ -167,7 +203,9 @@ class HeartbeatProcess:
         now = time.monotonic()
         (renewed_at,) = protocol.INSTANT_STRUCT.unpack_from(body)
         next_renewal_at = float("inf")
-        for record in protocol.LEASE_STRUCT.iter_unpack(memoryview(body)[protocol.INSTANT_STRUCT.size :]):
+        for record in protocol.LEASE_RECORD_STRUCT.iter_unpack(
+            memoryview(body)[protocol.INSTANT_STRUCT.size :]
+        ):
             lease = self._leases[record[0]] = LeaseRecord(record, now, renewed_at)
             next_renewal_at = min(next_renewal_at, lease.renewal_due_at)
         if next_renewal_at < self._next_renewal_at:
@@ -175,8 +213,8 @@ class HeartbeatProcess:
             self._wakeup.set()
 
     def _on_drop_leases(self, body: bytes) -> None:
-        for task_id in protocol.split_task_ids(body):
-            self._leases.pop(task_id, None)
+        for key in protocol.split_lease_keys(body):
+            self._leases.pop(key, None)
 
     def _on_renew_now(self, _: bytes) -> None:
         self._renew_all_at = time.monotonic() if self._leases else float("inf")
@@ -198,35 +236,51 @@ class HeartbeatProcess:
     # The state of the worker process
 
     def _is_worker_dead(self) -> bool:
-        return self._start is not None and (
-            os.getppid() != self._start.pid or _read_process_state(self._start.pid) in {"Z", "X", "x"}
-        )
+        return self._monitor is not None and self._monitor.is_dead
 
     def _is_worker_stopped(self) -> bool:
-        return self._start is not None and _read_process_state(self._start.pid) in {"T", "t"}
+        return self._monitor is not None and self._monitor.is_stopped
 
     def _kill_blocked_worker(self) -> bytes | None:
-        """Kill the worker if a task blocks its event loop past the time limit. Return the task's id."""
+        """Kill the worker if a task blocks its event loop past the time limit. Return the lease key."""
         start, now = self._start, time.monotonic()
         blocked_s = now - self._loop_timestamp.read_instant()
-        if start is None or self._is_worker_stopped() or blocked_s < start.loop_blocked_after_s:
+        if start is None or blocked_s < start.loop_blocked_after_s or self._is_worker_stopped():
             return None
         overdue = {
-            task_id: record
-            for task_id, record in self._leases.items()
+            key: record
+            for key, record in self._leases.items()
             if not record.is_in_child_process and now > record.time_limit_at + TIME_LIMIT_GRACE_S
         }
         if self._blocking_task in self._leases:
-            overdue = {task_id: r for task_id, r in overdue.items() if task_id == self._blocking_task}
+            overdue = {key: record for key, record in overdue.items() if key == self._blocking_task}
         if not overdue or self._is_worker_dead():
             return None
-        culprit = min(overdue, key=lambda task_id: overdue[task_id].time_limit_at)
+        culprit = min(overdue, key=lambda key: overdue[key].time_limit_at)
         self._log_error(
             f"Task {overdue[culprit].lease.id} has blocked the event loop for {blocked_s:.1f} s"
             f" and is past its time limit. Killing worker process {start.pid}."
         )
         os.kill(start.pid, signal.SIGKILL)
         return culprit
+
+    def _kill_children_of_stopped_worker(self) -> None:
+        """Kill the children of a stopped worker before their leases end. Their tasks may run elsewhere then.
+
+        The lease guard does the same for each child; this is for the case that it has failed. The leases of
+        all children are given up, because only the worker knows which child runs which task. The worker
+        receives these leases when it continues, and charges nothing.
+        """
+        if not self._children or not self._is_worker_stopped():
+            return
+        now = time.monotonic()
+        in_children = {key: record for key, record in self._leases.items() if record.is_in_child_process}
+        if any(now >= r.renewed_at + r.lease_duration_s - CHILD_KILL_MARGIN_S for r in in_children.values()):
+            for pid in self._children:
+                kill_process_group(pid)
+            for key in in_children:
+                del self._leases[key]
+            self._enqueue_frame(protocol.LEASES_GIVEN_UP_FRAME, b"".join(in_children))
 
     def _log_error(self, message: str) -> None:
         if self._start is not None and self._start.log_format == "json":
@@ -284,8 +338,8 @@ class HeartbeatProcess:
         now = time.monotonic()
         renew_all, self._renew_all_at = now >= self._renew_all_at, float("inf")
         due = {
-            task_id: record
-            for task_id, record in self._leases.items()
+            key: record
+            for key, record in self._leases.items()
             if renew_all or now >= record.renewed_at + record.lease_duration_s * RENEW_AFTER_LEASE_SHARE / 2
         }
         if due and (renew_all or any(now >= record.renewal_due_at for record in due.values())):
@@ -302,16 +356,16 @@ class HeartbeatProcess:
         request = leases.heartbeat_tasks(connection, worker=start.worker, held=held)
         async with asyncio.timeout(request_timeout_s):
             response = await request
-        lost = {task_id.bytes for task_id in response.lost}
-        cancelled = {task_id.bytes for task_id in response.cancelled}
-        for task_id, record in due.items():
-            if self._leases.get(task_id) is record:  # else it was dropped or belongs to a newer attempt
-                self._leases[task_id] = record._replace(renewed_at=now)
-                if task_id in lost:
-                    del self._leases[task_id]
+        lost = {protocol.encode_lease_key(lease) for lease in response.lost}
+        cancelled = {protocol.encode_lease_key(lease) for lease in response.cancelled}
+        for key, record in due.items():
+            if self._leases.get(key) is record:  # else it was dropped
+                self._leases[key] = record._replace(renewed_at=now)
+                if key in lost:
+                    del self._leases[key]
         renewals = LeaseRenewals(
             sent_at=now,
-            renewed=b"".join(task_id for task_id in due if task_id not in lost),
+            renewed=b"".join(key for key in due if key not in lost),
             lost=b"".join(lost - cancelled),
             cancelled=b"".join(cancelled),
         )
@@ -325,64 +379,6 @@ class HeartbeatProcess:
         with contextlib.suppress(OSError):  # closed: the worker stops its tasks by its own clock
             while True:
                 await loop.sock_sendall(self._socket, await self._outgoing.get())
-
-    # After the end of the worker
-
-    async def _return_leases_and_messages(
-        self, held: dict[bytes, LeaseRecord], messages: list[LeasedMessage], killed_for: bytes | None
-    ) -> None:
-        """Return the tasks and messages of a dead worker, so that other workers can run them at once."""
-        start = self._start
-        if start is None or (self._orderly_shutdown and not (held or messages)):
-            return
-        outcomes = [self._build_return_outcome(key, record, killed_for) for key, record in held.items()]
-        released = self._orderly_shutdown or killed_for is not None
-        deadline = time.monotonic() + LEASE_RETURN_TIMEOUT_S
-        while time.monotonic() < deadline:
-            try:
-                async with open_connection(Secret(start.url), self._settings) as connection:
-                    for offset in range(0, len(outcomes), MAX_OUTCOMES_PER_CALL):
-                        part = outcomes[offset : offset + MAX_OUTCOMES_PER_CALL]
-                        await leases.finish_and_claim(
-                            connection, worker=start.worker, outcomes=part, slots=0, queues=[]
-                        )
-                    await return_messages(connection, messages, released=released)
-                    if not self._orderly_shutdown:
-                        await leases.mark_worker_lost(connection, start.worker)
-            except HoldfastError:
-                await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
-            else:
-                return
-
-    def _build_return_outcome(self, task_id: bytes, record: LeaseRecord, killed_for: bytes | None) -> Outcome:
-        lease = record.lease
-        error: dict[str, str] | None = None
-        kind: leases.OutcomeKind = "release"
-        if task_id == killed_for:
-            kind = "fail"
-            error = {
-                "type": "TimeoutError",
-                "message": "The task blocked the event loop past its time limit. The worker was killed.",
-            }
-        elif killed_for is None and not self._orderly_shutdown and not record.is_in_child_process:
-            kind = "crash"
-            error = {"type": "WorkerLost", "message": "The worker process ended while the task ran in it."}
-        return Outcome(
-            id=lease.id,
-            attempt=lease.attempt,
-            nonce=lease.nonce,
-            kind=kind,
-            body=None if error is None else msgspec.json.encode(error),
-        )
-
-
-def _read_process_state(pid: int) -> str | None:
-    """Return the state letter of a process from /proc, or None where the system has no /proc."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    return stat.rpartition(")")[2].split()[0]
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import traceback
 
 from holdfast import telemetry
 from holdfast.worker.attempts import Attempt, RunningAttempts
+from holdfast.worker.heartbeat_protocol import encode_lease_key
 
 LOOP_BLOCKED_REPORT_AFTER_S = 1.0
 LOOP_BLOCKED_REPORT_INTERVAL_S = 10.0
@@ -57,7 +58,7 @@ class LoopWatchdog:
         self._next_report_at = 0.0
 
     def check_loop(self, now: float) -> bytes | None:
-        """Return the id of the task that blocks the loop, b"" if the block has ended, None if unchanged.
+        """Return the lease key of the task that blocks the loop, b"" if none does, None if unchanged.
 
         Call it in another thread.
         """
@@ -71,7 +72,7 @@ class LoopWatchdog:
         if now >= self._next_report_at:
             self._next_report_at = now + LOOP_BLOCKED_REPORT_INTERVAL_S
             self._report_blocked_loop(attempt, blocked_s)
-        blocking_task = attempt.claimed.id.bytes if attempt is not None else b""
+        blocking_task = encode_lease_key(attempt.claimed) if attempt is not None else b""
         if blocking_task == self._blocking_task:
             return None
         self._blocking_task = blocking_task

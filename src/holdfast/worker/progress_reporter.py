@@ -69,9 +69,10 @@ class ProgressReporter:
         ]
 
     async def _write_progress(self, connection: Connection, attempts: list[Attempt]) -> None:
+        # Of two attempts of one task, only the newer one can hold its lease.
         unreported = {
-            a.claimed.id: (a.context, report)
-            for a in attempts
+            a.claimed.id: (a.claimed.lease, a.context, report)
+            for a in sorted(attempts, key=lambda a: a.claimed.attempt)
             if a.context is not None and (report := a.context.get_unreported_progress()) is not None
         }
         # The heartbeat call carries progress. It also renews these leases, which does no harm.
@@ -79,8 +80,8 @@ class ProgressReporter:
             connection,
             worker=self._worker,
             held=[a.claimed for a in attempts],
-            progress={i: report for i, (_, report) in unreported.items()},
+            progress={i: report for i, (_, _, report) in unreported.items()},
         )
-        for i, (context, report) in unreported.items():
-            if i not in response.lost:
+        for lease, context, report in unreported.values():
+            if lease not in response.lost:
                 context.mark_reported(report)

@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, TypedDict, Unpack
-from uuid import UUID
 
 from holdfast import telemetry
 from holdfast.engine import leases
 from holdfast.engine.connection import Database
-from holdfast.engine.leases import LeasedTask, WorkerCommand
+from holdfast.engine.leases import Lease, LeasedTask, WorkerCommand
 from holdfast.engine.listener import MESSAGE_CHANNEL, TASK_CHANNEL, NotificationListener
-from holdfast.errors import HoldfastError
+from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.version import __version__
 from holdfast.worker.attempts import STOP_REASON_RELEASED
 from holdfast.worker.child_pool import ChildProcessPool
@@ -95,7 +94,7 @@ class WorkerRuntime:
         self._grace = options.get("grace", DEFAULT_STOP_GRACE)
         self._until = options.get("until", "stopped")
         self._lifespan = options.get("lifespan")
-        concurrency = options.get("concurrency", DEFAULT_CONCURRENCY)
+        self._concurrency = concurrency = options.get("concurrency", DEFAULT_CONCURRENCY)
         selector = QueueSelector(options.get("queues") or sorted({task.queue for task in tasks.values()}))
         self._outbox = Outbox()
         self._fetcher = TaskFetcher(
@@ -120,7 +119,7 @@ class WorkerRuntime:
         self._maintenance = PeriodicMaintenance(database, self._is_busy, files.try_sweep_files)
         self._urgent_maintenance = UrgentMaintenance(database, self._is_listener_working)
         self._database_restarter = DatabaseRestarter(
-            options.get("restart_database"), lambda: self._fetcher.is_failing
+            options.get("restart_database"), self._is_database_unreachable
         )
         handlers = {
             TASK_CHANNEL: self._fetcher.handle_notification,
@@ -142,13 +141,27 @@ class WorkerRuntime:
         return ChildProcessPool(
             command,
             self._database,
-            lambda: self._heartbeat.socket_descriptor,
             options.get("child_task_types", self._tasks),
             modules=options.get("child_modules", ()),
         )
 
+    def _keep_spare_children(self) -> None:
+        """Keep child processes ready if this worker serves tasks that always run in one."""
+        pool = self._child_pool
+        if pool is None or self._until != "stopped":
+            return
+        if any(task.process and name in pool.task_types for name, task in self._tasks.items()):
+            pool.keep_spares(self._count_free_child_slots)
+
+    def _count_free_child_slots(self) -> int:
+        return self._concurrency - len(self._fetcher.running) if self._fetcher.claiming else 0
+
     def _connect_parts(self, options: RuntimeOptions) -> None:
+        if self._child_pool is not None:
+            self._child_pool.heartbeat = self._heartbeat
         self._fetcher.sink = self
+        self._fetcher.heartbeat_link = self._heartbeat.link
+        self._heartbeat.link.on_answer_after_silence = self._fetcher.wake_up
         self._fetcher.listener_works = self._is_listener_working
         self._fetcher.on_command = self._heartbeat.on_command = self._handle_command
         self._fetcher.on_cancel = self._heartbeat.renew_now
@@ -158,15 +171,18 @@ class WorkerRuntime:
         if self._until == "once" and self._fetcher.remaining_claims is None:
             self._fetcher.remaining_claims = options.get("concurrency", DEFAULT_CONCURRENCY)
 
+    def _is_database_unreachable(self) -> bool:
+        return isinstance(self._fetcher.last_error, DatabaseUnavailableError)
+
     def _is_listener_working(self) -> bool:
         return self._listener.is_healthy
 
     # Called by the fetcher
 
-    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[UUID], sent_at: float) -> None:
+    def hold_leases(self, tasks: Sequence[LeasedTask], ended: Sequence[Lease], sent_at: float) -> None:
         """Send new and ended leases to the heartbeat, before the new tasks start."""
-        isolated = self._executor.should_run_in_child_process
-        self._heartbeat.update_leases([(claimed, isolated(claimed)) for claimed in tasks], ended, sent_at)
+        choose_place = self._executor.choose_place
+        self._heartbeat.update_leases([(claimed, choose_place(claimed)) for claimed in tasks], ended, sent_at)
 
     def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
         self._executor.start_attempts(tasks, sent_at)
@@ -188,7 +204,9 @@ class WorkerRuntime:
 
     async def _run_until_stopped(self, stop: asyncio.Event) -> None:
         self._stop_requested = stop
-        await self._consumers.prepare_queues()
+        # Without the database, each consumer prepares its queue later, before it reads.
+        with contextlib.suppress(DatabaseUnavailableError):
+            await self._consumers.prepare_queues()
         self.contexts.start()
         self._heartbeat.start()
         self._listener.start()
@@ -199,6 +217,7 @@ class WorkerRuntime:
         self._maintenance.start()
         self._urgent_maintenance.start()
         self._database_restarter.start()
+        self._keep_spare_children()
         telemetry.emit("worker.started", worker=self.name, **self._start_fields)
         try:
             await stop.wait()
@@ -296,7 +315,9 @@ class WorkerRuntime:
             return "starting"
         if self._stop_requested.is_set():
             return "stopping"
-        return "the database is unreachable" if self._fetcher.is_failing else None
+        if self._fetcher.last_error is None:
+            return None
+        return "the database is unreachable" if self._is_database_unreachable() else "claiming tasks fails"
 
     @property
     def unconfirmed_outcome_count(self) -> int:

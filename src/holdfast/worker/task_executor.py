@@ -1,7 +1,7 @@
 """Run claimed tasks: start each in the right host, enforce its time limit, put its outcome into the outbox.
 
 Async functions run on the event loop and plain functions in threads. Tasks with `process=True` run in child
-processes, and so do suspects: tasks during which a worker died. One timer serves all time limits. If an
+processes, and so do suspects: tasks that ran in a process that died. One timer serves all time limits. If an
 attempt does not end within the overtime after its time limit, the executor gives it up: the attempt has
 failed and its slot is free, even if its code still runs.
 """
@@ -21,6 +21,7 @@ from holdfast.tracing import TRACE_LABEL_NAME, Tracing
 from holdfast.worker.attempts import STOP_REASON_RELEASED, STOP_REASON_TIME_LIMIT, Attempt, RunningAttempts
 from holdfast.worker.context import current
 from holdfast.worker.context_factory import ContextFactory
+from holdfast.worker.heartbeat_protocol import PLACE_CHILD, PLACE_WORKER, PLACE_WORKER_ONLY
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.outcomes import (
     AnyTask,
@@ -59,6 +60,7 @@ class TaskExecutor:
         self._threads = threads
         self._child_processes = child_processes
         self._contexts = contexts
+        self._places = self._choose_places()
         self._context_for_every_task = contexts.is_needed_for_every_task
         self._tracing = contexts.tracing
         self._timer: asyncio.TimerHandle | None = None
@@ -66,13 +68,22 @@ class TaskExecutor:
         self.started_count = 0
         self.ended_count = 0
 
-    def should_run_in_child_process(self, claimed: LeasedTask) -> bool:
-        """Whether the task declares `process=True` or may have killed a worker before."""
-        return (
-            self._child_processes is not None
-            and (claimed.crashes > 0 or self._tasks[claimed.type].process)
-            and claimed.type in self._child_processes.task_types
+    def _choose_places(self) -> dict[str, tuple[int, int]]:
+        """Return by type where its tasks run: as long as they are no suspects, and as suspects."""
+        child_types: Collection[str] = (
+            () if self._child_processes is None else self._child_processes.task_types
         )
+        places: dict[str, tuple[int, int]] = {}
+        for name, task in self._tasks.items():
+            if name not in child_types:
+                places[name] = (PLACE_WORKER_ONLY, PLACE_WORKER_ONLY)
+            else:
+                places[name] = (PLACE_CHILD if task.process else PLACE_WORKER, PLACE_CHILD)
+        return places
+
+    def choose_place(self, claimed: LeasedTask) -> int:
+        """Return where a task runs: tasks with `process=True` and suspects run in child processes."""
+        return self._places[claimed.type][claimed.suspect]
 
     def start_attempts(self, tasks: Sequence[LeasedTask], claim_sent_at: float) -> None:
         """Start an attempt for each claimed task and return without waiting."""
@@ -81,11 +92,11 @@ class TaskExecutor:
         shortest_timeout_s = float("inf")
         for claimed in tasks:
             task = self._tasks[claimed.type]
-            isolated = self.should_run_in_child_process(claimed)
-            needs_context = task.takes_context or self._context_for_every_task or isolated
+            place = self.choose_place(claimed)
+            needs_context = task.takes_context or self._context_for_every_task or place == PLACE_CHILD
             context = self._contexts.create_context(claimed) if needs_context else None
             attempt = Attempt(claimed, task, context, started_at=now, renewed_at=claim_sent_at)
-            attempt.isolated = isolated
+            attempt.place = place
             self._running.add_attempt(attempt)
             shortest_timeout_s = min(shortest_timeout_s, claimed.timeout_s)
             attempt.runner = create_task(self._run_attempt(attempt))
@@ -138,16 +149,13 @@ class TaskExecutor:
         attempt.ended = True
         self.ended_count += 1
         claimed = attempt.claimed
+        event = None
         if telemetry.has_subscribers("task.finished"):
-            telemetry.emit(
-                "task.finished",
-                **_build_event_fields(attempt),
-                outcome=outcome.kind if outcome else "stopped",
-                seconds=time.monotonic() - attempt.started_at,
-                error=outcome.error if outcome else None,
-            )
+            event = _build_finished_event(attempt, outcome)
         if outcome is None:
-            self._outbox.add_ended_without_outcome(claimed.id)
+            self._outbox.add_ended_without_outcome(claimed)
+            if event is not None:
+                telemetry.emit("task.finished", **event)
         else:
             emit_exception_event(attempt, outcome)
             self._outbox.put_outcome(
@@ -157,7 +165,8 @@ class TaskExecutor:
                     nonce=claimed.nonce,
                     kind=outcome.kind,
                     body=outcome.body,
-                )
+                ),
+                event,
             )
         self._running.remove_attempt(attempt)
 
@@ -215,4 +224,13 @@ def _build_event_fields(attempt: Attempt) -> dict[str, Any]:
         "name": claimed.type,
         "queue": claimed.queue,
         "attempt": claimed.attempt,
+    }
+
+
+def _build_finished_event(attempt: Attempt, outcome: TaskOutcome | None) -> dict[str, Any]:
+    return {
+        **_build_event_fields(attempt),
+        "outcome": outcome.kind if outcome else "stopped",
+        "seconds": time.monotonic() - attempt.started_at,
+        "error": outcome.error if outcome else None,
     }
