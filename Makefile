@@ -14,11 +14,13 @@ dev: setup-run  ## start database, API, dashboard and a worker that reloads on s
 	@$(VENV)/holdfast dev
 
 # CI runs the tests that depend on the version of the server a second time, on Debian's PostgreSQL 15.
+# Tests wait for processes and servers more than they compute, so more of them run than there are cores.
+TEST_PROCESSES := $(shell expr $$(nproc) + 1)
 ON_15 := tests/engine/queues $(addprefix tests/engine/test_,access.py cancel.py claim.py dependencies.py finish.py history.py leases.py limits.py schedules.py submit.py)
 test: setup-dev  ## run the tests on a real PostgreSQL
-	@$(VENV)/pytest -n auto --dist worksteal -m "not long"
+	@$(VENV)/pytest -n $(TEST_PROCESSES) --dist worksteal -m "not long"
 test-15: setup-dev  ## run the tests that depend on the server version on PostgreSQL 15
-	@HOLDFAST_PG_BIN="$$(scripts/postgres15.sh)" $(VENV)/pytest -n auto --dist worksteal -m "not long" $(ON_15)
+	@HOLDFAST_PG_BIN="$$(scripts/postgres15.sh)" $(VENV)/pytest -n $(TEST_PROCESSES) --dist worksteal -m "not long" $(ON_15)
 test-pythons: setup-dev  ## run the unit and engine tests on Python 3.13 and 3.14 (root, Debian)
 	@scripts/python_versions.sh
 test-long: setup-dev  ## run the long tests: killed servers and workers, whole sessions, pages in a browser

@@ -35,6 +35,7 @@ SERVER_OPTIONS = {
 }
 
 
+MIN_FREE_MEMORY_BYTES = 8 << 30
 DATABASES_PER_DROP = 25  # ended tests keep up to this many databases of 12 MB per process
 
 
@@ -46,11 +47,18 @@ LONG_TEST_FILES = (
     "dashboard/test_browser.py",
     "engine/test_embedded_kills.py",
     "engine/test_embedded_recovery.py",
-    "systems/test_kills.py",
+    "systems/test_worker_kills.py",
     "worker/test_file_kills.py",
     "worker/test_hard.py",
     "worker/test_supervisor.py",
 )
+
+
+def _find_memory_folder() -> str | None:
+    """Return a folder in memory with room for the server, or None. Dropping databases waits for the disk."""
+    memory = Path("/dev/shm")
+    has_room = memory.is_dir() and shutil.disk_usage(memory).free > MIN_FREE_MEMORY_BYTES
+    return str(memory) if has_room else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,7 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        home = tempfile.mkdtemp(prefix="holdfast-test-")
+        missing = [name for name in LONG_TEST_FILES if not (Path(__file__).parent / name).exists()]
+        assert not missing, f"LONG_TEST_FILES names files that do not exist: {missing}"
+        home = tempfile.mkdtemp(prefix="holdfast-test-", dir=_find_memory_folder())
         Path(home).chmod(0o755)
         os.environ[HOME_VARIABLE] = home
 
@@ -70,7 +80,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         settings = settings_module.load_settings({"home": os.environ[HOME_VARIABLE]})
         if settings.database_url:
-            asyncio.run(scratch.drop_database(settings.database_url, build_template_name(settings), settings))
+            asyncio.run(scratch.drop_test_database(settings.database_url, build_template_name(settings), settings))
         else:
             embedded.stop_server(settings)
         shutil.rmtree(settings.home, ignore_errors=True)
@@ -118,13 +128,13 @@ def dropped_later(server_url: Secret, settings: Settings) -> Generator[list[str]
     names: list[str] = []
     yield names
     if settings.database_url and names:
-        asyncio.run(scratch.drop_databases(server_url, names, settings))
+        asyncio.run(scratch.drop_test_databases(server_url, names, settings))
 
 
 async def _drop_later(name: str, dropped_later: list[str], server: Secret, settings: Settings) -> None:
     dropped_later.append(name)
     if len(dropped_later) >= DATABASES_PER_DROP:
-        await scratch.drop_databases(server, dropped_later, settings)
+        await scratch.drop_test_databases(server, dropped_later, settings)
         dropped_later.clear()
 
 
@@ -134,7 +144,7 @@ async def url(
 ) -> AsyncGenerator[Secret]:
     """The URL of a new database with Holdfast and a clock that tests can move."""
     name = _generate_database_name()
-    await scratch.create_database(server_url, name, settings, template=template)
+    await scratch.create_test_database(server_url, name, settings, template=template)
     yield scratch.build_database_url(server_url, name)
     await _drop_later(name, dropped_later, server_url, settings)
 
@@ -145,7 +155,7 @@ async def empty_url(
 ) -> AsyncGenerator[Secret]:
     """The URL of a new database without Holdfast."""
     name = _generate_database_name()
-    await scratch.create_database(server_url, name, settings)
+    await scratch.create_test_database(server_url, name, settings)
     yield scratch.build_database_url(server_url, name)
     await _drop_later(name, dropped_later, server_url, settings)
 

@@ -84,4 +84,8 @@ async def test_a_store_that_fails_permanently_raises(
         assert await put_and_read(store, "first", LARGE_CONTENT) == "read"
         for first_fault in range(proxy.request_count):
             proxy.set_faults(dict.fromkeys(range(first_fault, first_fault + 1000), "error"))
-            assert await put_and_read(store, f"{first_fault}", LARGE_CONTENT) in {"not put", "not read"}
+            outcome = await put_and_read(store, f"{first_fault}", LARGE_CONTENT)
+            if proxy.request_count <= first_fault:  # the first run repeated a slow request; no fault was met
+                break
+            assert outcome in {"not put", "not read"}
+        assert first_fault >= 3
