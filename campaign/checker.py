@@ -6,12 +6,14 @@ I3   one accepted outcome, of the newest lease          I9   one job per schedul
 I4   executions of a task do not overlap                I10  the answer to a cancel stays true
 I5   no attempt number is used twice                    I11  quotas are never exceeded
 I6   a child begins after its parents' outcomes, once   I12  a dead worker's task is taken over in time
+                                                         I13  a healthy task does not fail
 
 A run names the rules that apply to it. The rules are the same for all runs.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -282,6 +284,38 @@ def check_i12_takeover_in_time(history: RunHistory) -> Iterable[Violation]:
             yield Violation("I12", task, f"claimable after {took:.2f} s, the lease is {history.lease_s} s")
 
 
+def list_restart_seconds(history: RunHistory) -> list[float]:
+    """Return, for each execution that a death cut off, the seconds until the next one began, sorted."""
+    seconds: list[float] = []
+    for runs in history.runs_by_task.values():
+        for before, after in pairwise(runs):
+            if before.ending == "death":
+                seconds.append((after.began - before.ended) / NANOSECONDS_PER_SECOND)
+    return sorted(seconds)
+
+
+def get_quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def check_restart_times(history: RunHistory) -> Iterable[Violation]:
+    """Check that half of the cut-off executions begin again within the lease + 0.5 s, 99 % within + 1.5 s."""
+    seconds = list_restart_seconds(history)
+    if not seconds or math.isinf(history.slack_s):
+        return
+    for share, slack_s in ((0.5, 0.5), (0.99, 1.5)):
+        took = get_quantile(seconds, share)
+        if took > history.lease_s + slack_s:
+            yield Violation("I12", f"{share:.0%} of restarts", f"began again after {took:.2f} s")
+
+
+def check_all_succeeded(history: RunHistory) -> Iterable[Violation]:
+    """Check that no task failed: every task of these runs is healthy."""
+    for task in history.submitted:
+        if history.status.get(task) != "succeeded":
+            yield Violation("I13", task, f"a healthy task, and now {history.status.get(task, 'gone')}")
+
+
 Rule = Callable[[RunHistory], Iterable[Violation]]
 COMMON_RULES: tuple[Rule, ...] = (
     check_i1_acknowledged_jobs_end,
@@ -308,5 +342,13 @@ def summarize_history(history: RunHistory) -> dict[str, object]:
         "stopped": how["stop"],
         "ledger": len(history.ledger),
         "taken over": {"slowest s": round(took[-1], 2), "later than lease + 1 s": late} if took else {},
+        "began again": _summarize_restarts(list_restart_seconds(history)),
         "ended as": dict(Counter(history.status.get(task, "gone") for task in history.submitted)),
     }
+
+
+def _summarize_restarts(seconds: list[float]) -> dict[str, float]:
+    if not seconds:
+        return {}
+    quantiles = {"median s": 0.5, "p99 s": 0.99, "slowest s": 1.0}
+    return {name: round(get_quantile(seconds, share), 2) for name, share in quantiles.items()}

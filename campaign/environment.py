@@ -36,6 +36,7 @@ ENDED_STATUSES = ("succeeded", "failed", "cancelled", "partial")
 ROOT = Path(__file__).parents[1]
 FAKETIME_SCRIPT = ROOT / "scripts" / "faketime.sh"
 MIN_FREE_MEMORY_BYTES = 8 << 30
+HOLDFAST_COMMAND = (sys.executable, "-m", "holdfast")
 SMALL_DISK_SIZE = "220m"
 MAX_CHILD_DEATH_WAIT_S = 5.0
 COUNT_UNFINISHED = """select (select count(*) from holdfast.tasks where status <> all ($1::text[]))
@@ -68,6 +69,8 @@ class FaultEnvironment:
         "--concurrency",
         "4",
     )  # a fault hits few tasks
+    real_workers: bool = False  # start workers as users do, instead of forking prepared ones
+    _real_workers: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
     _status_connection: Connection | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -80,6 +83,8 @@ class FaultEnvironment:
 
     async def start_worker(self, *options: str, skew: str = "") -> int:
         """Start a worker and return its pid. `skew` shifts the clock of the worker."""
+        if self.real_workers:
+            return self._start_real_worker()
         async with self._starting:
             if skew not in self.forkers:
                 self.forkers[skew] = await _start_forker(self.folder, skew)
@@ -98,6 +103,20 @@ class FaultEnvironment:
             pid = int(await forker.stdout.readline())
         self.live_workers[pid] = get_process_key(pid)
         return pid
+
+    def _start_real_worker(self) -> int:
+        """Start `holdfast worker` as users do, with its default options."""
+        environment = build_worker_environment(self.folder)
+        environment["HOLDFAST_DATABASE_URL"] = (self.worker_url or self.url).reveal()
+        with (self.folder / "workers.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*HOLDFAST_COMMAND, "--log-level", "warning", "worker", "campaign.default_app"],
+                env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self._real_workers.append(process)
+        self.live_workers[process.pid] = get_process_key(process.pid)
+        return process.pid
 
     @property
     def records_folder(self) -> Path:
@@ -255,16 +274,21 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
-async def _start_forker(folder: Path, skew: str = "") -> asyncio.subprocess.Process:
+def build_worker_environment(folder: Path) -> dict[str, str]:
+    """Return the environment variables of a worker process that runs the tasks of the campaign."""
     python_path = os.environ.get("PYTHONPATH")
-    environment = {
+    return {
         **os.environ,
         "CAMPAIGN_RECORDS": str(folder / "records"),
         "PYTHONPATH": f"{ROOT}:{python_path}" if python_path else str(ROOT),
     }
+
+
+async def _start_forker(folder: Path, skew: str = "") -> asyncio.subprocess.Process:
+    environment = build_worker_environment(folder)
     if skew:
         library = subprocess.run([FAKETIME_SCRIPT], check=True, capture_output=True, text=True).stdout.strip()
-        environment |= {"LD_PRELOAD": library, "FAKETIME_SCRIPT": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        environment |= {"LD_PRELOAD": library, "FAKETIME": skew, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "campaign.worker_forker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,

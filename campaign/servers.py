@@ -19,9 +19,9 @@ import asyncpg
 from holdfast import settings as settings_module
 from holdfast.engine.embedded import binaries
 from holdfast.engine.embedded.account import (
-    ServerAccount,
+    ServerOsAccount,
     build_server_environment,
-    choose_account,
+    choose_server_account,
     choose_data_folder,
 )
 from holdfast.engine.embedded.cluster import PostgresCluster
@@ -57,8 +57,8 @@ class FaultServer:
         settings = settings_module.load_settings({"home": str(folder)})
         self.home = EmbeddedHome(settings)
         self.home.create()
-        self._account: ServerAccount = choose_account(self.home)
-        programs = binaries.make_binaries_runnable(binaries.choose_binaries(settings, None), self._account)
+        self._account: ServerOsAccount = choose_server_account(self.home)
+        programs = binaries.make_postgres_binaries_runnable(binaries.choose_postgres_binaries(settings, None), self._account)
         self._cluster = PostgresCluster(self.home, self._account, programs)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = self.home.choose_free_port()

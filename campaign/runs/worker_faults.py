@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -14,7 +14,7 @@ from campaign.checker import check_i4_no_overlap, check_i12_takeover_in_time
 from campaign.environment import FaultEnvironment
 from campaign.proxy import Direction, FaultProxy, replace_port
 from campaign.runs import FaultDose, FaultRun
-from holdfast import Client
+from holdfast import Call, Client
 from holdfast.errors import HoldfastError
 
 WORKER_COUNT = 3
@@ -31,12 +31,17 @@ COUNT_DUPLICATE_KEYS = """select count(*) from (
   group by args ->> 'number' having count(*) > 1) as t"""
 CUT_DIRECTIONS: list[tuple[Direction, ...]] = [("up",), ("down",), ("up", "down")]
 
+# Builds the call of a task from its number and its duration in milliseconds.
+CallBuilder = Callable[[int, int], Call[int]]
+
 
 @asynccontextmanager
-async def submit_load(env: FaultEnvironment, tasks: int, max_task_ms: int = 40) -> AsyncGenerator[None]:
+async def submit_load(
+    env: FaultEnvironment, tasks: int, max_task_ms: int = 40, build_call: CallBuilder = app.work
+) -> AsyncGenerator[None]:
     """Submit tasks while the block runs, and until `tasks` tasks were submitted."""
     enough_submitted = asyncio.Event()
-    feeding = asyncio.create_task(_submit_until_enough(env, tasks, max_task_ms, enough_submitted))
+    feeding = asyncio.create_task(_submit_until_enough(env, tasks, max_task_ms, build_call, enough_submitted))
     try:
         yield
     finally:
@@ -45,7 +50,11 @@ async def submit_load(env: FaultEnvironment, tasks: int, max_task_ms: int = 40) 
 
 
 async def _submit_until_enough(
-    env: FaultEnvironment, tasks: int, max_task_ms: int, enough_submitted: asyncio.Event
+    env: FaultEnvironment,
+    tasks: int,
+    max_task_ms: int,
+    build_call: CallBuilder,
+    enough_submitted: asyncio.Event,
 ) -> None:
     """Submit batches of tasks. A batch that was not acknowledged may exist or not."""
     number = 0
@@ -56,7 +65,7 @@ async def _submit_until_enough(
                 await asyncio.sleep(0.02)
                 continue
             lengths = [env.random.randint(0, max_task_ms) for _ in range(SUBMIT_BATCH_SIZE)]
-            await env.submit([app.work(number + n, ms) for n, ms in enumerate(lengths)])
+            await env.submit([build_call(number + n, ms) for n, ms in enumerate(lengths)])
         except (HoldfastError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             await asyncio.sleep(0.05)
             continue
