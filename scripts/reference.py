@@ -13,6 +13,7 @@ import click
 
 import reference_http
 import reference_python
+import reference_sql
 from holdfast import errors, telemetry
 from holdfast.cli.root import root_command
 from holdfast.settings import ENVIRONMENT_PREFIX, SETTING_CHOICES, Settings
@@ -123,6 +124,10 @@ def build_http_page() -> str:
     return reference_http.build_page().replace("{note}", GENERATED_NOTE, 1)
 
 
+def build_sql_functions_page() -> str:
+    return reference_sql.build_sql_functions_page(GENERATED_NOTE)
+
+
 PAGE_BUILDERS = {
     "settings.md": build_settings_page,
     "events.md": build_events_page,
@@ -130,6 +135,7 @@ PAGE_BUILDERS = {
     "cli.md": build_cli_page,
     "python.md": build_python_page,
     "http.md": build_http_page,
+    "sql-functions.md": build_sql_functions_page,
 }
 
 

@@ -29,7 +29,7 @@ NAMES_BY_SECTION: dict[str, tuple[str, ...]] = {
                    "client.schedules", "BlockingClient", "BlockingJobHandle", "BlockingBatchHandle"),
     "Workers": ("Worker", "QueueShare"),
     "Options": ("SubmitOptions", "ChildOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
-                "ReadOptions", "PolicyChanges", "ConsumerOptions"),
+                "MessageReadOptions", "MessagePolicyChanges", "ConsumerOptions"),
     "Returned values": ("Job", "JobTask", "Progress", "Failure", "JobPage", "Batch", "TaskExplanation", "Limit", "Artifact", "Message",
                         "MessageQueue", "MessageMetrics", "MessagePolicy", "LogLine", "StoredSchedule"),
     "Settings and errors": ("Settings", "load_settings", "Secret", "HoldfastError", "TaskFailedError"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,3 +153,15 @@ async def test_shadows_of_a_low_role_change_nothing(conn: Any) -> None:
     )
     rows = await conn.fetchval("select jsonb_array_length(holdfast.get_installed_schema() -> 'migrations')")
     assert rows == await conn.fetchval("select count(*) from holdfast.migrations")
+
+
+async def test_every_function_that_a_role_may_call_is_documented(conn: Any) -> None:
+    """The page is generated from the files; the database has the grants that count."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sql-functions.md").read_text()
+    rows = await conn.fetch(
+        "select distinct p.proname from pg_proc p, unnest(array['anon', 'authenticated', 'service_role',"
+        " 'holdfast_worker']) as r where p.pronamespace = 'holdfast'::regnamespace"
+        " and has_function_privilege(r, p.oid, 'execute')"
+    )
+    assert rows
+    assert [row["proname"] for row in rows if f"| `{row['proname']}(" not in page] == []
