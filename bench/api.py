@@ -324,7 +324,7 @@ async def main() -> None:
     options = parser.parse_args()
     settings: Settings = load_settings({"database_url": options.server})
     server, name = Secret(options.server), f"hf_bench_{uuid.uuid4().hex[:12]}"
-    await scratch.create_database(server, name, settings)
+    await scratch.create_test_database(server, name, settings)
     url = scratch.build_database_url(server, name)
     try:
         await install.migrate_database(url, settings)
@@ -338,7 +338,7 @@ async def main() -> None:
                 await measure_reads(base, conn, options.rows)
         await conn.close()
     finally:
-        await scratch.drop_database(server, name, settings)
+        await scratch.drop_test_database(server, name, settings)
 
 
 if __name__ == "__main__":

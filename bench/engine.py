@@ -76,13 +76,13 @@ class BenchmarkResult:
 async def create_database(server: Secret, settings: Settings) -> AsyncGenerator[str]:
     """Create a database with Holdfast, yield its URL, and drop the database."""
     name = f"hf_bench_{uuid.uuid4().hex[:8]}"
-    await scratch.create_database(server, name, settings)
+    await scratch.create_test_database(server, name, settings)
     url = scratch.build_database_url(server, name)
     await install.migrate_database(url, settings)
     try:
         yield url.reveal()
     finally:
-        await scratch.drop_database(server, name, settings)
+        await scratch.drop_test_database(server, name, settings)
 
 
 async def read_wal_position(conn: Connection) -> int:

@@ -202,7 +202,7 @@ async def run_measurement(name: str, small: bool) -> None:
                 "sweep": lambda: measure_sweep(client, 2000 if small else 100_000),
             }[name]
             print(msgspec.json.encode({"measurement": name, **(await measure())}).decode())
-    await scratch.drop_database(server.url, database, settings)
+    await scratch.drop_test_database(server.url, database, settings)
 
 
 def main() -> None:

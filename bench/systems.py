@@ -205,13 +205,13 @@ async def run_benchmark(server_url: str, count: int, rounds: int) -> None:
             load_settings(), home=Path(folder), jwt_secret=Secret(JWT_SECRET), jwt_issuer=JWT_ISSUER,
             api_rate=100_000, api_burst=100_000, user_jobs=100_000,
         )  # fmt: skip
-        await scratch.create_database(Secret(server_url), name, settings)
+        await scratch.create_test_database(Secret(server_url), name, settings)
         url = scratch.build_database_url(Secret(server_url), name)
         try:
             await install.migrate_database(url, settings)
             await measure_on_database(url, settings, count, rounds)
         finally:
-            await scratch.drop_database(Secret(server_url), name, settings)
+            await scratch.drop_test_database(Secret(server_url), name, settings)
 
 
 async def measure_on_database(url: Secret, settings: Settings, count: int, rounds: int) -> None:

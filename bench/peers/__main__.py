@@ -81,7 +81,9 @@ async def measure_peers(
     options: argparse.Namespace, sizes: WorkloadSizes, folder: Path
 ) -> results.ResultsByPart:
     ENVIRONMENTS_DIR.mkdir(exist_ok=True)
-    programs = Path(binaries.choose_binaries(settings.load_settings(), None).program_path("psql")).parent
+    programs = Path(
+        binaries.choose_postgres_binaries(settings.load_settings(), None).program_path("psql")
+    ).parent
     measurements = results.load_results(options.results)
     commit = results.read_commit_hash()  # at the start, because somebody may commit during the run
     server = FaultServer(folder, SERVER_OPTIONS)

@@ -20,7 +20,7 @@ from holdfast.client import BatchHandle, BlockingClient, Client, JobHandle
 from holdfast.client.blocking import BlockingBatchHandle, BlockingJobHandle
 from holdfast.client.files import FileOptions
 from holdfast.client.limits import LimitOptions
-from holdfast.client.messages.queues import PolicyChanges, ReadOptions
+from holdfast.client.messages.queues import MessagePolicyChanges, MessageReadOptions
 from holdfast.client.schedules import ScheduleOptions
 from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.consumers import Consumer, ConsumerOptions, consumer
@@ -91,12 +91,12 @@ __all__ = [
     "MessagePolicy",
     "MessageQueue",
     "Node",
-    "PolicyChanges",
+    "MessagePolicyChanges",
     "Progress",
     "PublicError",
     "QueueShare",
     "RateLimited",
-    "ReadOptions",
+    "MessageReadOptions",
     "Reject",
     "RetryPolicy",
     "Schedule",

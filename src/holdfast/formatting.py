@@ -216,7 +216,7 @@ class ReasonText:
         return f"{self.text}; {self.time_label} {format_relative_time(ahead)}."
 
 
-def describe_reason(reason: Mapping[str, Any], now: datetime | None = None) -> ReasonText:
+def describe_wait_reason(reason: Mapping[str, Any], now: datetime | None = None) -> ReasonText:
     """Describe one reason from `explain_task` in a sentence.
 
     A reason may also carry the `queue` and the `attempt` of its task, as `explain_tasks` adds them.

@@ -25,7 +25,7 @@ from holdfast.redaction import MASK_TEXT
 AutoSwitch = Literal["auto", "on", "off"]
 LogFormat = Literal["human", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-CaptureLevel = Literal["off", "debug", "info", "warning", "error"]
+LogCaptureLevel = Literal["off", "debug", "info", "warning", "error"]
 OnOffSwitch = Literal["off", "on"]
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
@@ -117,7 +117,7 @@ class Settings:
     log_level: LogLevel = define_setting(
         "info", "Set the minimum level of Holdfast's own log lines (default: info)"
     )
-    capture_logs: CaptureLevel = define_setting(
+    capture_logs: LogCaptureLevel = define_setting(
         "off", "Store the `logging` output of tasks with the job, from this level up (default: off)"
     )
     tracing: OnOffSwitch = define_setting(
@@ -320,7 +320,7 @@ SETTING_CHOICES: dict[str, tuple[str, ...]] = {
     "AutoSwitch": get_args(AutoSwitch),
     "LogFormat": get_args(LogFormat),
     "LogLevel": get_args(LogLevel),
-    "CaptureLevel": get_args(CaptureLevel),
+    "LogCaptureLevel": get_args(LogCaptureLevel),
     "OnOffSwitch": get_args(OnOffSwitch),
 }
 

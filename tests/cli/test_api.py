@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.cli.api import load_or_create_service_key, open_server_socket, refuse_public_address
+from holdfast.cli.api import load_or_create_service_key, open_server_socket, refuse_non_loopback_host
 from holdfast.cli.root import run_command_line
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.settings import Secret
@@ -27,12 +27,12 @@ def test_public_address_needs_authentication(host: str, capsys: pytest.CaptureFi
     assert run_command_line(["api", "--host", host]) == 5
     assert "HOLDFAST_SERVICE_KEY" in capsys.readouterr().err
     with pytest.raises(RefusedError):
-        refuse_public_address(host)
+        refuse_non_loopback_host(host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
 def test_loopback_address_needs_no_authentication(host: str) -> None:
-    refuse_public_address(host)
+    refuse_non_loopback_host(host)
     assert host
 
 

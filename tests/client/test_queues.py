@@ -352,7 +352,7 @@ async def test_the_worker_s_role_may_do_all_that_clients_and_consumers_do(
     client: Client, conn: Connection
 ) -> None:
     await conn.execute("set role holdfast_worker")
-    await queues.run_statement(conn, queues.build_send_statement("q", [b"1"] * 6, delay=timedelta(0)))
+    await queues.run_json_statement(conn, queues.build_send_statement("q", [b"1"] * 6, delay=timedelta(0)))
     assert await queues.message_queue_exists(conn, "q")
     assert await queues.enable_message_wakeups(conn, "q")
     taken = await consumers.read_message_batch(conn, "q", vt=MINUTE, qty=6, sleep=MINUTE)

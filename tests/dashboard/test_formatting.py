@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.formatting import (
-    describe_reason,
+    describe_wait_reason,
     format_bounded_count,
     format_compact_number,
     format_count,
@@ -126,4 +126,4 @@ def test_text() -> None:
     ],
 )
 def test_reasons(reason: dict[str, Any], sentence: str) -> None:
-    assert str(describe_reason(reason, NOW)) == sentence
+    assert str(describe_wait_reason(reason, NOW)) == sentence

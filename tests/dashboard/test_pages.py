@@ -134,12 +134,12 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
     job = dashboard.run_query(start_task)
     with dashboard.sign_in("viewer") as client:
         assert get_worker_state(client.get("/workers").text, "dying") == "live"
-        dashboard.run_query(lambda conn: scratch.advance_clock(conn, timedelta(seconds=70)))
+        dashboard.run_query(lambda conn: scratch.advance_database_clock(conn, timedelta(seconds=70)))
         assert get_worker_state(client.get("/workers").text, "dying") == "unresponsive"
-        dashboard.run_query(lambda conn: scratch.advance_clock(conn, timedelta(seconds=60)))
+        dashboard.run_query(lambda conn: scratch.advance_database_clock(conn, timedelta(seconds=60)))
         assert get_worker_state(client.get("/workers").text, "dying") == "lost"
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
-        dashboard.run_query(lambda conn: scratch.advance_clock(conn, timedelta(seconds=30)))
+        dashboard.run_query(lambda conn: scratch.advance_database_clock(conn, timedelta(seconds=30)))
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
         page = client.get(f"/jobs/{job}").text
         assert "WorkerLost" in page

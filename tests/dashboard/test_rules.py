@@ -323,8 +323,10 @@ def test_bulk_retry_and_undo(dashboard: DashboardServer) -> None:
 
         dashboard.run_query(start_some)
         assert dashboard.post_form(client, f"{path}/undo").status_code == 303
-        bulk_jobs = dashboard.run_query(lambda conn: bulk_actions.list_bulk_jobs(conn, bulk_id, limit=300))
-        outcomes = [job["outcome"] for job in bulk_jobs]
+        bulk_action_jobs = dashboard.run_query(
+            lambda conn: bulk_actions.list_bulk_action_jobs(conn, bulk_id, limit=300)
+        )
+        outcomes = [job["outcome"] for job in bulk_action_jobs]
         assert (outcomes.count("undone"), outcomes.count("done"), outcomes.count(None)) == (6, 4, 290)
         audit = client.get("/audit").text
         assert "bulk.retry" in audit

@@ -55,7 +55,7 @@ async def list_file_names(conn: Connection, **where: Any) -> list[str]:
 
 
 async def read_used_quota(conn: Connection, owner: str) -> tuple[int, int]:
-    usage = await quotas.get_usage(conn, owner)
+    usage = await quotas.get_owner_usage(conn, owner)
     return usage["bytes"]["used"], usage["files"]["used"]
 
 

@@ -95,8 +95,8 @@ async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connect
     rest = await count_redrivable_jobs(conn, 10_000, error_type="ValueError", **{"from": first["next"]})
     assert rest == {"matched": 2, "restarted": 0}
     where = {"error_type": "ValueError"}
-    assert (await jobs.redrive(conn, where, dry_run=True)).matched == 2
-    assert (await jobs.redrive(conn, {}, limit=10_000, dry_run=True)).matched == 5002
+    assert (await jobs.redrive_failed_jobs(conn, where, dry_run=True)).matched == 2
+    assert (await jobs.redrive_failed_jobs(conn, {}, limit=10_000, dry_run=True)).matched == 5002
     for limit in (1, 7, 1000):
         step: dict[str, Any] = {"next": None}
         result = 0
@@ -106,7 +106,7 @@ async def test_a_redrive_that_stops_early_reports_it_and_continues(conn: Connect
             )
             result += step["matched"]
         assert result == min(30 * limit, 5002)
-    assert await jobs.redrive(conn, where) == jobs.RedriveResult(matched=2, restarted=2)
+    assert await jobs.redrive_failed_jobs(conn, where) == jobs.RedriveResult(matched=2, restarted=2)
     assert len(await ManualWorker(conn).claim_tasks(10)) == 2
 
 

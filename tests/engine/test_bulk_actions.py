@@ -8,7 +8,7 @@ from uuid import UUID
 from manual_worker import ManualWorker, expect_error, read_job, submit_graph, submit_job
 
 from holdfast.engine import bulk_actions, jobs
-from holdfast.engine.bulk_actions import BulkAction, BulkRamp
+from holdfast.engine.bulk_actions import BulkAction, BulkStageOptions
 from holdfast.engine.connection import Connection
 from holdfast.testing import Clock
 
@@ -33,7 +33,10 @@ async def finish_ready_tasks(conn: Connection, kind: str) -> int:
 
 
 async def start_bulk_action(
-    conn: Connection, verb: bulk_actions.BulkVerb = "retry", text: str = "", ramp: BulkRamp | None = None
+    conn: Connection,
+    verb: bulk_actions.BulkVerb = "retry",
+    text: str = "",
+    ramp: BulkStageOptions | None = None,
 ) -> UUID:
     return await bulk_actions.start_bulk_action(conn, verb, text, by="ann", reason="mended", ramp=ramp)
 
@@ -102,7 +105,7 @@ async def test_a_bulk_retry_continues_after_few_repeated_failures(conn: Connecti
 
 async def test_a_bulk_action_is_paused_resumed_and_stopped(conn: Connection) -> None:
     await submit_failed_jobs(conn, 30)
-    action = await start_bulk_action(conn, ramp=BulkRamp(stage_sizes=(5,)))
+    action = await start_bulk_action(conn, ramp=BulkStageOptions(stage_sizes=(5,)))
     assert await bulk_actions.advance_bulk_actions(conn) == 5
     assert await bulk_actions.control_bulk_action(conn, action, "pause")
     assert not await bulk_actions.control_bulk_action(conn, action, "pause")
@@ -127,7 +130,7 @@ async def test_undo_affects_only_jobs_that_have_not_started(conn: Connection) ->
     await manual_worker.finish_task(quick)
     assert await bulk_actions.undo_bulk_action(conn, action) == 8
     assert await bulk_actions.undo_bulk_action(conn, action) == 0
-    statuses = sorted([row["status"] for row in await bulk_actions.list_bulk_jobs(conn, action)])
+    statuses = sorted([row["status"] for row in await bulk_actions.list_bulk_action_jobs(conn, action)])
     assert statuses == ["cancelled"] * 8 + ["running", "succeeded"]
     assert await manual_worker.finish_task(running) == "ok"
     assert ((await get_bulk_action(conn, action)).status, (await get_bulk_action(conn, action)).undone) == (
@@ -181,7 +184,7 @@ async def test_a_bulk_action_skips_jobs_that_changed(conn: Connection) -> None:
 
 async def test_a_bulk_action_respects_its_rate(conn: Connection, clock: Clock) -> None:
     await submit_failed_jobs(conn, 30)
-    await start_bulk_action(conn, ramp=BulkRamp(stage_sizes=(), max_jobs_per_s=2))
+    await start_bulk_action(conn, ramp=BulkStageOptions(stage_sizes=(), max_jobs_per_s=2))
     assert await bulk_actions.advance_bulk_actions(conn, limit=10) == 10
     assert await bulk_actions.advance_bulk_actions(conn, limit=10) == 0
     due = await conn.fetch("select due_at from holdfast.tasks order by due_at")

@@ -28,8 +28,10 @@ async def test_jobs(conn: Connection) -> None:
     assert (closed["total"], closed["failed"], closed["owner"]) == (1, 1, "ann")
     assert closed == await jobs.get_batch(conn, batch)
     where = {"ids": [str(single)]}
-    assert await jobs.redrive(conn, where, dry_run=True) == jobs.RedriveResult(matched=1, restarted=0)
-    assert await jobs.redrive(conn, where, spread=timedelta(hours=1)) == jobs.RedriveResult(
+    assert await jobs.redrive_failed_jobs(conn, where, dry_run=True) == jobs.RedriveResult(
+        matched=1, restarted=0
+    )
+    assert await jobs.redrive_failed_jobs(conn, where, spread=timedelta(hours=1)) == jobs.RedriveResult(
         matched=1, restarted=1
     )
 
@@ -46,7 +48,7 @@ async def test_limits(conn: Connection) -> None:
     assert await manual_worker.claim_tasks(9) == []
     assert await limits.resume_queue(conn, QUEUE)
     assert not await limits.resume_queue(conn, QUEUE)
-    await limits.put_queue(
+    await limits.put_queue_settings(
         conn, QUEUE, keep=timedelta(days=3), keep_failed=timedelta(days=4), ageing=timedelta(minutes=2)
     )
     row = await conn.fetchrow(
@@ -65,7 +67,7 @@ async def test_insight(conn: Connection) -> None:
     await manual_worker.finish_task(task, "fail", {"type": "E", "message": "m", "fingerprint": "f"})
     (tried,) = await explain.list_task_attempts(conn, created)
     assert (tried.attempt, tried.outcome, tried.worker, tried.fingerprint) == (1, "failed", "hand", "f")
-    response = await overview.metrics(conn)
+    response = await overview.get_engine_metrics(conn)
     assert {(q["queue"], q["ready"]) for q in response["queues"]} == {(QUEUE, 0), ("default", 1)}
     assert (response["scheduled"], response["workers"]) == (1, 1)
     while (await maintenance.tick(conn, limit=10))["more"]:

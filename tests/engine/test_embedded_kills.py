@@ -24,7 +24,7 @@ from embedded_processes import (
 
 from holdfast.engine import embedded
 from holdfast.engine.embedded import binaries, supervisor
-from holdfast.engine.embedded.account import choose_account
+from holdfast.engine.embedded.account import choose_server_account
 from holdfast.engine.embedded.cluster import PostgresCluster
 from holdfast.engine.embedded.home import INCOMPLETE_SUFFIX
 from holdfast.errors import EmbeddedDatabaseError
@@ -97,9 +97,9 @@ def test_a_server_without_a_supervisor_is_adopted(
     # As on systems where the kernel does not tell the server that its supervisor died.
     monkeypatch.setattr(supervisor, "build_parent_death_hook", lambda _: None)
     home = here.home
-    account = choose_account(home)
-    programs = binaries.make_binaries_runnable(
-        binaries.choose_binaries(here.settings, home.cluster_version), account
+    account = choose_server_account(home)
+    programs = binaries.make_postgres_binaries_runnable(
+        binaries.choose_postgres_binaries(here.settings, home.cluster_version), account
     )
     port = home.port
     assert port is not None
@@ -117,9 +117,9 @@ def test_a_server_without_a_supervisor_is_adopted(
 
 def test_a_server_without_a_supervisor_can_be_stopped(here: EmbeddedTestHome) -> None:
     home = here.home
-    account = choose_account(home)
-    programs = binaries.make_binaries_runnable(
-        binaries.choose_binaries(here.settings, home.cluster_version), account
+    account = choose_server_account(home)
+    programs = binaries.make_postgres_binaries_runnable(
+        binaries.choose_postgres_binaries(here.settings, home.cluster_version), account
     )
     alone = supervisor.ChildPostmaster(
         PostgresCluster(home, account, programs).build_server_start_plan(home.choose_free_port()), 1
@@ -270,5 +270,5 @@ def test_processes_are_found_without_proc_as_well(here: EmbeddedTestHome) -> Non
         pid = here.find_postmaster_pid()
         assert pid is not None
         processes = {number: words for number, _, words in supervisor.iterate_processes_with_ps()}
-        assert f"cluster_name={here.home.tag}" in processes[pid]
+        assert f"cluster_name={here.home.cluster_name}" in processes[pid]
         assert [number for number, _, _ in supervisor.iterate_processes_with_ps(pid)] == [pid]

@@ -26,7 +26,7 @@ from holdfast import telemetry
 from holdfast.engine import embedded
 from holdfast.engine.embedded import binaries, supervisor
 from holdfast.engine.embedded import home as home_module
-from holdfast.engine.embedded.account import choose_account
+from holdfast.engine.embedded.account import choose_server_account
 from holdfast.errors import EmbeddedDatabaseError
 from holdfast.settings import Settings
 
@@ -70,7 +70,7 @@ def get_start_error(settings: Settings) -> EmbeddedDatabaseError:
 def test_pid_file_that_names_a_living_stranger(stopped: EmbeddedTestHome) -> None:
     data_folder = stopped.home.data_folder
     # Of the server's own account: PostgreSQL itself only respects a number that could be such a process.
-    account = choose_account(stopped.home)
+    account = choose_server_account(stopped.home)
     stranger = subprocess.Popen(
         ["cat"], stdin=subprocess.PIPE, user=None if account.is_current_user else account.uid, cwd="/"
     )
@@ -217,7 +217,7 @@ def test_a_folder_of_another_version(stopped: EmbeddedTestHome) -> None:
     (stopped.home.data_folder / "PG_VERSION").write_text("99\n")
     problem = get_start_error(stopped.settings)
     assert "PostgreSQL 99 created" in problem.message
-    have = binaries.choose_binaries(stopped.settings, None).version
+    have = binaries.choose_postgres_binaries(stopped.settings, None).version
     assert str(have) in problem.message
     assert "HOLDFAST_PG_BIN" in str(problem)
 
@@ -229,9 +229,9 @@ def test_a_version_that_cannot_be_read(stopped: EmbeddedTestHome) -> None:
 
 def test_a_cluster_keeps_its_version(stopped: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best provider is not taken when another one has the version of the cluster."""
-    real = binaries.choose_binaries(stopped.settings, None)
+    real = binaries.choose_postgres_binaries(stopped.settings, None)
     newer = replace(real, folder=Path("/nowhere"), version=real.version + 1)
-    monkeypatch.setattr(binaries, "iterate_binaries", lambda _: iter([newer, real]))
+    monkeypatch.setattr(binaries, "iterate_postgres_binaries", lambda _: iter([newer, real]))
     assert_server_works(stopped.settings)
 
 
@@ -325,13 +325,13 @@ def private() -> Generator[EmbeddedTestHome]:
 def test_root_in_a_private_folder(private: EmbeddedTestHome) -> None:
     with embedded.start_server(private.settings) as server:
         query(server.url, "create table seven as select 7 as id")
-        assert private.home.data_folder == private.home.outside_data_folder
-        assert str(private.home.outside_data_folder) in private.home.location.read_text()
-        assert private.home.outside_data_folder.stat().st_uid != 0
+        assert private.home.data_folder == private.home.data_folder_outside_home
+        assert str(private.home.data_folder_outside_home) in private.home.location.read_text()
+        assert private.home.data_folder_outside_home.stat().st_uid != 0
     embedded.stop_server(private.settings)
     assert_server_works(private.settings)
     assert (private.settings.home.parent.stat().st_mode & 0o777) == 0o700
-    outside = private.home.outside_data_folder
+    outside = private.home.data_folder_outside_home
     embedded.reset_server(private.settings)
     assert not outside.parent.exists()
 
@@ -357,7 +357,7 @@ def test_root_moves_copies_and_deletes_a_private_home(private: EmbeddedTestHome)
 def test_root_with_programs_in_a_private_folder(
     here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = binaries.choose_binaries(here.settings, None)
+    real = binaries.choose_postgres_binaries(here.settings, None)
     if (real.folder.parent / "share").exists() is False:
         pytest.skip("these programs are not in one folder")
     monkeypatch.setattr(home_module, "SHARED_STATE_FOLDER", here.settings.home.with_name("state"))

@@ -53,11 +53,11 @@ def build_environment(url: Secret) -> dict[str, str]:
 async def clean_url(server_url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     """A second empty database, installed in one go, to compare with."""
     name = f"hf_clean_{uuid.uuid4().hex[:12]}"
-    await scratch.create_database(server_url, name, settings)
+    await scratch.create_test_database(server_url, name, settings)
     url = scratch.build_database_url(server_url, name)
     await install.migrate_database(url, settings)
     yield url
-    await scratch.drop_database(server_url, name, settings)
+    await scratch.drop_test_database(server_url, name, settings)
 
 
 async def read_installed_versions(url: Secret, settings: Settings) -> frozenset[int]:
@@ -327,7 +327,7 @@ async def test_waits_for_another_migration_without_holding_a_snapshot(
             assert not run.done()
     assert (await run).versions
     await drop_schemas(empty_url)
-    monkeypatch.setattr(install, "MAX_LOCK_WAIT", timedelta(0))
+    monkeypatch.setattr(install, "MAX_MIGRATION_LOCK_WAIT", timedelta(0))
     async with holder.transaction():
         await holder.execute("select pg_advisory_xact_lock($1)", install.MIGRATION_LOCK_ID)
         with pytest.raises(SchemaBusyError, match="Another migration"):
@@ -351,7 +351,7 @@ async def test_retries_when_running_work_holds_a_table(
             run = asyncio.create_task(install.migrate_database(empty_url, hasty, files=files))
             await asyncio.wait_for(waiting.wait(), 20)
     assert (await run).versions == (2,)
-    monkeypatch.setattr(install, "MAX_LOCK_ATTEMPTS", 2)
+    monkeypatch.setattr(install, "MAX_TABLE_LOCK_ATTEMPTS", 2)
     third = SchemaFiles(
         (*files.migrations, replace(more, version=3, sql=more.sql.replace("note", "other"))),
         MINIMAL_FUNCTION_FILES,

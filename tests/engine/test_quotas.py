@@ -59,7 +59,7 @@ async def test_bytes_and_files_are_never_exceeded_together(conn: Connection, db:
 
     answers = await run_concurrently(db, 30, record)
     assert sorted(answers) == ["HF007"] * 19 + ["ok"] * 11
-    assert (await quotas.get_usage(conn, "ann"))["bytes"] == {"used": 990, "limit": 1000}
+    assert (await quotas.get_owner_usage(conn, "ann"))["bytes"] == {"used": 990, "limit": 1000}
     await quotas.put_quota(conn, "bob", files=5)
     answers = await run_concurrently(db, 20, lambda connection: upload_file(connection, 1, owner="bob"))
     assert answers.count("ok") == 5
@@ -71,7 +71,7 @@ async def test_operations_a_day_are_never_exceeded_together(
     await quotas.put_quota(conn, operations=7)
     answers = await run_concurrently(db, 20, lambda connection: submit_job(connection, owner="ann"))
     assert sorted(answers) == ["HF006"] * 13 + ["ok"] * 7
-    assert (await quotas.get_usage(conn, "ann"))["operations"] == {"used": 7, "limit": 7}
+    assert (await quotas.get_owner_usage(conn, "ann"))["operations"] == {"used": 7, "limit": 7}
     await submit_job(conn)  # nobody's job is nobody's operation
     await submit_job(conn, owner="bob")
     many = [{"type": "t", "queue": "q", "owner": "bob"}] * 7
@@ -142,7 +142,7 @@ async def test_a_lost_attempt_frees_its_quota_for_the_next(conn: Connection) -> 
         staged = await artifacts.stage_artifact(conn, task, {"name": "a"})
         await artifacts.record_artifact_upload(conn, staged.id, task, size=80, sha256=EMPTY_SHA256, meta={})
         await manual_worker.finish_task(task, "release")
-    assert (await quotas.get_usage(conn, "ann"))["bytes"]["used"] == 80
+    assert (await quotas.get_owner_usage(conn, "ann"))["bytes"]["used"] == 80
 
 
 async def test_an_owner_quota_overrides_the_default(conn: Connection) -> None:
@@ -164,7 +164,7 @@ async def test_users_read_their_own_usage_and_set_nothing(conn: Connection) -> N
     async with conn.transaction():
         await conn.execute("select set_config('request.jwt.claims', '{\"sub\": \"bob\"}', true)")
         await conn.execute("set local role authenticated")
-        assert (await quotas.get_usage(conn, "ann"))["owner"] == "bob"
+        assert (await quotas.get_owner_usage(conn, "ann"))["owner"] == "bob"
         for call in ("holdfast.put_quota('bob', 9)", "holdfast.charge_storage_quota('bob', -5, -1, now())"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 async with conn.transaction():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidError
 from holdfast.storage.file_names import (
-    ArchiveNames,
+    ZipEntryNames,
     check_file_name,
     format_content_disposition,
     is_safe_inline_type,
@@ -73,7 +73,7 @@ def test_ascii_name_keeps_its_extension() -> None:
 
 @given(st.lists(ANY_NAME | DANGEROUS_NAME, max_size=30))
 def test_archive_names_are_safe_and_unique(names: list[str]) -> None:
-    archive_names = ArchiveNames()
+    archive_names = ZipEntryNames()
     safe = [archive_names.reserve_name(name) for name in names]
     assert len(safe) == len(names)
     folded = {unicodedata.normalize("NFKC", name).casefold() for name in safe} | {"manifest.json"}

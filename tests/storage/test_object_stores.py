@@ -245,7 +245,7 @@ async def test_s3_refuses_a_wrong_secret_and_a_missing_bucket(
 
 
 async def test_a_store_that_is_down_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(obstore_backend.RETRY_OPTIONS, "max_retries", 1)
+    monkeypatch.setitem(obstore_backend.OBSTORE_RETRY_OPTIONS, "max_retries", 1)
     store = open_store(make_storage_settings(tmp_path, format_s3_url(find_free_port())))
     for call in (
         store.put("k", stream_chunks(b"x")),

@@ -20,13 +20,13 @@ SMALL_CONTENT, LARGE_CONTENT = os.urandom(1000), os.urandom(2 * UPLOAD_PART_BYTE
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(obstore_backend.HTTP_CLIENT_OPTIONS, "timeout", timedelta(seconds=1))
-    monkeypatch.setitem(obstore_backend.RETRY_OPTIONS, "max_retries", 2)
+    monkeypatch.setitem(obstore_backend.OBSTORE_RETRY_OPTIONS, "max_retries", 2)
     backoff = {
         "init_backoff": timedelta(milliseconds=5),
         "max_backoff": timedelta(milliseconds=10),
         "base": 2,
     }
-    monkeypatch.setitem(obstore_backend.RETRY_OPTIONS, "backoff", backoff)
+    monkeypatch.setitem(obstore_backend.OBSTORE_RETRY_OPTIONS, "backoff", backoff)
 
 
 async def put_and_read(store: ObjectStore, key: str, content: bytes) -> str:

@@ -104,7 +104,7 @@ def run_dashboard_server(
     server_url: Secret, template: str, settings: Settings, name: str, **options: Any
 ) -> Generator[DashboardServer]:
     """Create a database with sample data, serve the dashboard over it, and drop the database afterwards."""
-    run_in_thread(scratch.create_database(server_url, name, settings, template=template))
+    run_in_thread(scratch.create_test_database(server_url, name, settings, template=template))
     url = scratch.build_database_url(server_url, name)
     ids: dict[str, Any] = {}
 
@@ -140,4 +140,4 @@ def run_dashboard_server(
     finally:
         servers[0].should_exit = True
         thread.join(20)
-        run_in_thread(scratch.drop_database(server_url, name, settings))
+        run_in_thread(scratch.drop_test_database(server_url, name, settings))

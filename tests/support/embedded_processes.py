@@ -65,13 +65,15 @@ class EmbeddedTestHome:
         home = self.home
         if not home.data_folder.exists():
             return None
-        return supervisor.find_postmaster(str(home.data_folder), home.tag, home.data_folder.stat().st_uid)
+        return supervisor.find_postmaster_pid(
+            str(home.data_folder), home.cluster_name, home.data_folder.stat().st_uid
+        )
 
     def list_process_ids(self) -> list[int]:
         """Return the process ids of everything that runs for this home, except the tests."""
         home = self.home
         mine = {os.getpid(), *(child.pid for child in self.children)}
-        marks = (str(home.top), home.tag)
+        marks = (str(home.top), home.cluster_name)
         return [
             pid
             for pid, _, words in supervisor.iterate_processes()

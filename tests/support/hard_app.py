@@ -7,11 +7,13 @@ import ctypes
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
+from process_tree import is_running
 from recorder_app import QUICK, record, short, waits
 
 from holdfast import Ctx, task
@@ -119,6 +121,40 @@ def waits_alone(ctx: Ctx, name: str) -> list[int]:
     while not place(name).exists():
         time.sleep(0.01)
     return [os.getpid(), os.getppid()]
+
+
+@task(queue="record", retry=QUICK, process=True, lease=LEASE)
+def busy_alone(ctx: Ctx, seconds: int) -> str:
+    """Holds the GIL of its child process for longer than its lease."""
+    record("began", "busy_alone", ctx.attempt)
+    ctypes.PyDLL(None).sleep(seconds)
+    return f"attempt {ctx.attempt}"
+
+
+@task(queue="record", retry=QUICK, process=True, lease=LEASE)
+def never_lets_go(ctx: Ctx) -> list[str]:
+    """Start a process and hold the GIL; the next attempt tells which of the two still run."""
+    if ctx.attempt == 1:
+        helper = subprocess.Popen(["sleep", "600"])
+        place("first_pids").write_text(f"{os.getpid()} {helper.pid}")
+        record("began", "never_lets_go", ctx.attempt)
+        ctypes.PyDLL(None).sleep(600)
+    record("began", "never_lets_go", ctx.attempt)
+    return [pid for pid in place("first_pids").read_text().split() if is_running(int(pid))]
+
+
+@task(queue="record", retry=QUICK, process=True)
+def terminates_processes(ctx: Ctx) -> list[int]:
+    """The processes that it starts end at SIGTERM, although it does not itself."""
+    record("began", "terminates_processes", ctx.attempt)
+    os.kill(os.getpid(), signal.SIGTERM)
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    fork = os.fork()
+    if fork == 0:
+        time.sleep(600)
+    os.kill(fork, signal.SIGTERM)
+    return [program.wait(), os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])]
 
 
 def double(number: int) -> int:

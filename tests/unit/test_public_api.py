@@ -13,19 +13,19 @@ PUBLIC_NAMES: dict[str, str] = {
         Artifact ArtifactOptions Batch BatchHandle BlockingBatchHandle BlockingClient BlockingJobHandle Call
         Cancel ChildOptions Client Connection Consumer ConsumerOptions Ctx Failure FileOptions Graph
         HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
-        MessageMetrics MessagePolicy MessageQueue Node PolicyChanges Progress PublicError QueueShare
-        RateLimited ReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
+        MessageMetrics MessagePolicy MessageQueue Node MessagePolicyChanges Progress PublicError QueueShare
+        RateLimited MessageReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
         Settings Snooze StoredSchedule SubmitOptions Task TaskExplanation TaskFailedError Worker __version__
         consumer job lifespan load_settings schedule task
     """,
     "holdfast.errors": """
         Cancel ConflictError DatabaseError DatabaseFullError DatabaseLoginError DatabasePermissionError
         DatabaseReadOnlyError DatabaseRefusedError DatabaseTooOldError DatabaseUnavailableError
-        EmbeddedDatabaseError GoneError HoldfastError InvalidError LeaseLostError LifespanError NotFoundError OutcomeSignal PublicError
-        QuotaExceededError RateLimited RefusedError Reject SchemaBusyError SchemaChangedError SchemaError
-        SchemaMissingError SchemaOutdatedError SchemaTooNewError SettingsError Snooze StorageError
-        StorageFullError StoragePermissionError StorageUnavailableError TaskFailedError TooLargeError
-        TooManyRequestsError build_error_from_sqlstate
+        EmbeddedDatabaseError GoneError HoldfastError InvalidError LeaseLostError LifespanError
+        NotFoundError OutcomeSignal PublicError QuotaExceededError RateLimited RefusedError Reject
+        SchemaBusyError SchemaChangedError SchemaError SchemaMissingError SchemaOutdatedError
+        SchemaTooNewError SettingsError Snooze StorageError StorageFullError StoragePermissionError
+        StorageUnavailableError TaskFailedError TooLargeError TooManyRequestsError build_error_from_sqlstate
     """,
     "holdfast.telemetry": "EVENT_DESCRIPTIONS Subscriber emit has_subscribers subscribe subscription",
     "holdfast.egress": """
@@ -43,7 +43,7 @@ PUBLIC_NAMES: dict[str, str] = {
         identify_caller issue_stream_ticket json_response make_zip_entry parse_body parse_json
         parse_last_event_id parse_path_name parse_path_uuid parse_query problem_response read_body
         read_json_body redact_error redact_job require_service require_stream_viewer require_user
-        reserve_stream_slot static_page_routes stream_events subscribe_to_job_events
+        reserve_stream_slot create_static_page_routes stream_events subscribe_to_job_events
         transaction_as_caller zip_response
     """,
     "holdfast.systems": "AppArguments System mount",

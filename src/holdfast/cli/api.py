@@ -65,10 +65,10 @@ def api_command(session: CliSession, /, app: str | None, systems: tuple[str, ...
     settings = session.settings
     log_output.configure_logging(settings)
     if not has_authentication(settings):
-        refuse_public_address(settings.api_host)
+        refuse_non_loopback_host(settings.api_host)
     if settings.service_key is None and is_loopback_address(settings.api_host):
         settings = replace(settings, service_key=load_or_create_service_key(settings.home))
-    contents = ServerContents(
+    contents = ApiServerComponents(
         app_loader.load_app(app) if app else app_loader.LoadedApp(),
         tuple(import_system(name) for name in systems),
         dashboard=not options["no_dashboard"],
@@ -86,7 +86,7 @@ def check_server_extra(feature: str = "The HTTP API", extra: str = "server") -> 
 
 
 @dataclass(frozen=True)
-class ServerContents:
+class ApiServerComponents:
     """The application, the ready-made systems and the dashboard that `holdfast api` serves."""
 
     app: app_loader.LoadedApp
@@ -125,7 +125,7 @@ def is_loopback_address(host: str) -> bool:
         return False
 
 
-def refuse_public_address(host: str) -> None:
+def refuse_non_loopback_host(host: str) -> None:
     """Raise `RefusedError` unless the host is a loopback address."""
     if not is_loopback_address(host):
         raise RefusedError(
@@ -167,7 +167,7 @@ def open_server_socket(host: str, port: int) -> socket.socket:
 
 
 async def serve_api(
-    settings: Settings, url: Secret, listener: socket.socket, contents: ServerContents | None = None
+    settings: Settings, url: Secret, listener: socket.socket, contents: ApiServerComponents | None = None
 ) -> None:
     """Serve the API on an open socket until a signal stops it."""
     check_server_extra()
@@ -176,7 +176,7 @@ async def serve_api(
     from holdfast.server import create_app  # noqa: PLC0415
     from holdfast.server.dashboard import create_dashboard, create_login_link  # noqa: PLC0415
 
-    contents = contents or ServerContents(app_loader.LoadedApp())
+    contents = contents or ApiServerComponents(app_loader.LoadedApp())
     async with open_connection(url, settings) as connection:
         await install.verify_schema(connection)
         for system in contents.systems:

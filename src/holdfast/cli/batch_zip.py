@@ -50,7 +50,7 @@ def download_zip(session: CliSession, batch_id: str, output: str | None, force: 
     if output != "-" and target.exists() and not force:
         raise ConflictError(f"{target} already exists.", fix="Choose another name with -o, or add --force.")
 
-    async def write_archive() -> int:
+    async def write_zip_to_target() -> int:
         async with session.client() as client:
             async with client.connection() as connection:
                 await get_batch_or_fail(connection, batch_uuid)
@@ -60,7 +60,7 @@ def download_zip(session: CliSession, batch_id: str, output: str | None, force: 
             await _write_zip_file(client, batch_uuid, target)
             return _print_zip_summary(session, target)
 
-    return session.run_async(write_archive())
+    return session.run_async(write_zip_to_target())
 
 
 async def _write_zip_file(client: Client, batch_id: UUID, target: Path) -> None:

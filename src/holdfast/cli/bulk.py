@@ -20,7 +20,7 @@ from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.identifiers import parse_uuid
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import bulk_actions
-from holdfast.engine.bulk_actions import BulkAction, BulkRamp, BulkVerb
+from holdfast.engine.bulk_actions import BulkAction, BulkStageOptions, BulkVerb
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.formatting import format_age, format_count
@@ -259,8 +259,8 @@ async def start_bulk_action(
     consequence = f"{count} {noun} {query.text!r}; this will {verb} {'it' if count.count == 1 else 'them'}."
     if not session.confirm(consequence, yes=options["yes"], dry_run=options["dry_run"]):
         return 0
-    ramp = BulkRamp(
-        stage_sizes=() if options["all_at_once"] else BulkRamp().stage_sizes,
+    ramp = BulkStageOptions(
+        stage_sizes=() if options["all_at_once"] else BulkStageOptions().stage_sizes,
         max_jobs_per_s=options["max_per_second"],
         max_failed_share=options["max_failure_rate"],
     )

@@ -83,7 +83,7 @@ def open_psql(session: CliSession, arguments: tuple[str, ...]) -> int:
     program = embedded.find_psql(session.settings)
     database_url, server = embedded.locate_database(session.settings)
     try:
-        target, password = _split_password(database_url)
+        target, password = _split_password_from_url(database_url)
         environment = dict(os.environ)  # house: environment (passed on, not read)
         if password:
             environment["PGPASSWORD"] = password
@@ -143,7 +143,7 @@ def _refuse_external_database(session: CliSession, verb: str) -> None:
         )
 
 
-def _split_password(database_url: Secret) -> tuple[str, str | None]:
+def _split_password_from_url(database_url: Secret) -> tuple[str, str | None]:
     """Split a database URL into the URL without the password, and the password.
 
     Everybody on the machine can read the arguments of a process, so the password must not be among them.

@@ -12,7 +12,7 @@ from holdfast.cli import bulk
 from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.output import CliOutput, strip_control_characters
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.rows import get_list
+from holdfast.cli.rows import get_list_or_empty
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import error_groups
 from holdfast.engine.connection import Connection
@@ -82,9 +82,9 @@ def format_error_group(group: dict[str, Any]) -> dict[str, Any]:
         "jobs": group["jobs"] if group["jobs_exact"] else f"> {group['jobs']}",
         "first": format_age(group["first_at"]),
         "last": format_age(group["last_at"]),
-        "trend": format_trend(get_list(group, "trend")),
+        "trend": format_trend(get_list_or_empty(group, "trend")),
         "error": sanitize_text(f"{group['type']}: {group['message']}", MAX_TABLE_CELL_CHARS),
-        "tasks": ", ".join(get_list(group, "tasks")),
+        "tasks": ", ".join(get_list_or_empty(group, "tasks")),
     }
 
 
@@ -150,7 +150,7 @@ def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
     fields = {name: value for name, value in group.items() if name != "samples" and value is not None}
     fields |= {name: f"{format_age(group[name])} ago" for name in ("first_at", "last_at")}
     output.print_record(fields)
-    for sample in get_list(group, "samples"):
+    for sample in get_list_or_empty(group, "samples"):
         output.print_line(
             f"\njob {sample['job']} {sample['name']} attempt {sample['attempt']}, "
             f"{format_age(sample['ended_at'])} ago on {sample['worker'] or '?'}"

@@ -8,7 +8,7 @@ from uuid import UUID
 from holdfast.engine import explain, jobs
 from holdfast.engine.connection import Connection
 from holdfast.errors import NotFoundError
-from holdfast.formatting import describe_reason
+from holdfast.formatting import describe_wait_reason
 
 MAX_EXPLAINED_TASKS = 20
 UNFINISHED_TASK_STATUSES = {"waiting", "scheduled", "ready", "running"}
@@ -35,7 +35,7 @@ async def explain_job(connection: Connection, job_id: UUID) -> list[dict[str, An
             "task": reason.task,
             "id": str(reason.task_id),
             "status": reason.status,
-            "why": str(describe_reason({**reason.details, "reason": reason.reason})),
+            "why": str(describe_wait_reason({**reason.details, "reason": reason.reason})),
         }
         for reason in await explain.explain_tasks(connection, named)
     ]

@@ -98,7 +98,7 @@ def show_or_set_quota(
     limits = {name: _parse_quota_limit(text) for name, text in changes.items() if text is not None}
 
     async def save_and_fetch_usage(connection: Connection) -> dict[str, Any]:
-        usage: dict[str, Any] = await quotas.get_usage(connection, owner or "")
+        usage: dict[str, Any] = await quotas.get_owner_usage(connection, owner or "")
         if not limits:
             return usage
         new_limits = {name: usage[name]["limit"] for name in changes} | limits
@@ -109,7 +109,7 @@ def show_or_set_quota(
             files=new_limits["files"],
             operations=new_limits["operations"],
         )
-        return await quotas.get_usage(connection, owner or "")
+        return await quotas.get_owner_usage(connection, owner or "")
 
     session.output.print_record(session.run_with_connection(save_and_fetch_usage))
 

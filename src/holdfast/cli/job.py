@@ -16,7 +16,7 @@ from holdfast.cli.completers import suggest_job_ids
 from holdfast.cli.identifiers import resolve_job_id
 from holdfast.cli.output import CliOutput, strip_control_characters
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.rows import get_list
+from holdfast.cli.rows import get_list_or_empty
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import explain as engine_explain
 from holdfast.engine import jobs
@@ -114,7 +114,7 @@ def _print_job(output: CliOutput, row: dict[str, Any]) -> None:
             f"  {format_state(task['status']):<12} {task['name']:<20} queue {task['queue']}  "
             f"attempt {task['attempt']}  {elapsed}  {format_progress(task['progress'])}"
         )
-        for attempt in get_list(task, "attempts"):
+        for attempt in get_list_or_empty(task, "attempts"):
             _print_attempt(output, attempt)
     if len(row["tasks"]) > MAX_SHOWN_TASKS:
         hidden = format_count(len(row["tasks"]) - MAX_SHOWN_TASKS, "more task")

@@ -146,7 +146,7 @@ def export_jobs(
 
     async def write_matching_jobs(connection: Connection) -> int:
         count = 0
-        with output.open("w", encoding="utf-8", newline="") if output else _yield_stdout() as file:
+        with output.open("w", encoding="utf-8", newline="") if output else _open_stdout_for_writing() as file:
             table = csv.writer(file) if file_format == "csv" else None
             if table:
                 table.writerow(JOB_CSV_COLUMNS)
@@ -164,7 +164,7 @@ def export_jobs(
 
 
 @contextmanager
-def _yield_stdout() -> Generator[TextIO]:
+def _open_stdout_for_writing() -> Generator[TextIO]:
     """Yield standard output like an opened file. On exit, flush it and leave it open."""
     try:
         yield sys.stdout

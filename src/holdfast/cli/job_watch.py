@@ -26,7 +26,7 @@ MAX_TASK_PROGRESS_BARS = 40
 NOT_STARTED_HINT_DELAY_S = 3.0
 MAX_BAR_LABEL_CHARS = 20
 MAX_BAR_NOTE_CHARS = 100
-MAX_ERROR_CHARS = 500
+MAX_SHOWN_ERROR_CHARS = 500
 UNLIMITED_JOB_WAIT = timedelta(days=36_500)
 
 
@@ -95,7 +95,9 @@ def print_job_outcome(output: CliOutput, job: Job) -> int:
         output.print_value("output", msgspec.json.encode(job.output, enc_hook=str).decode())
     else:
         error = (
-            f": {job.error.type}: {sanitize_text(job.error.message, MAX_ERROR_CHARS)}" if job.error else ""
+            f": {job.error.type}: {sanitize_text(job.error.message, MAX_SHOWN_ERROR_CHARS)}"
+            if job.error
+            else ""
         )
         output.print_line(f"{format_state(job.status)}{error}")
     return get_job_exit_code(job)

@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError
 from holdfast.version import __version__
 
 MCP_PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-MAX_MESSAGE_BYTES = 1_000_000
+MAX_MCP_MESSAGE_BYTES = 1_000_000
 # The error codes of JSON-RPC 2.0, and the one of MCP for a resource that does not exist.
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = (
     -32700,
@@ -37,7 +37,7 @@ PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR =
     -32602,
     -32603,
 )
-RESOURCE_NOT_FOUND = -32002
+MCP_RESOURCE_NOT_FOUND_CODE = -32002
 RESOURCE_URI_PREFIX, JOB_URI_PREFIX = "holdfast://", "holdfast://job/"
 TOOL_NAMES_BY_RESOURCE = {"queues": "list_queues", "workers": "list_workers", "errors": "list_errors"}
 AGENT_INSTRUCTIONS = (
@@ -103,9 +103,9 @@ class McpServer:
 
     async def respond(self, line: bytes) -> Any:
         """Return the response to one line: an object, a list for a batch, None for a notification."""
-        if len(line) > MAX_MESSAGE_BYTES:
+        if len(line) > MAX_MCP_MESSAGE_BYTES:
             return _build_error_response(
-                None, INVALID_REQUEST, f"The message is longer than {MAX_MESSAGE_BYTES:,} bytes."
+                None, INVALID_REQUEST, f"The message is longer than {MAX_MCP_MESSAGE_BYTES:,} bytes."
             )
         try:
             message = msgspec.json.decode(line)
@@ -205,11 +205,11 @@ class McpServer:
                 {},
             )
         if tool is None or not uri.startswith(RESOURCE_URI_PREFIX):
-            raise JsonRpcError(RESOURCE_NOT_FOUND, f"Resource {uri!r} does not exist.")
+            raise JsonRpcError(MCP_RESOURCE_NOT_FOUND_CODE, f"Resource {uri!r} does not exist.")
         try:
             result = await self._run_tool(tool, arguments)
         except HoldfastError as error:
-            raise JsonRpcError(RESOURCE_NOT_FOUND, str(error)) from None
+            raise JsonRpcError(MCP_RESOURCE_NOT_FOUND_CODE, str(error)) from None
         text = msgspec.json.encode(result, enc_hook=str).decode()
         return {"contents": [{"uri": uri, "mimeType": "application/json", "text": text}]}
 
@@ -245,11 +245,11 @@ def _start_stdin_reader() -> asyncio.Queue[bytes | None]:
     loop = asyncio.get_running_loop()
 
     def read_stdin_lines() -> None:
-        while line := sys.stdin.buffer.readline(MAX_MESSAGE_BYTES + 2):
+        while line := sys.stdin.buffer.readline(MAX_MCP_MESSAGE_BYTES + 2):
             loop.call_soon_threadsafe(queue.put_nowait, line)
             # The rest of a line that is too long is not a message of its own.
-            while len(line) > MAX_MESSAGE_BYTES and not line.endswith(b"\n"):
-                line = sys.stdin.buffer.readline(MAX_MESSAGE_BYTES + 2) or b"\n"
+            while len(line) > MAX_MCP_MESSAGE_BYTES and not line.endswith(b"\n"):
+                line = sys.stdin.buffer.readline(MAX_MCP_MESSAGE_BYTES + 2) or b"\n"
         loop.call_soon_threadsafe(queue.put_nowait, None)
 
     threading.Thread(target=read_stdin_lines, daemon=True, name="standard input").start()

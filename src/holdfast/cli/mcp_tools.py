@@ -24,8 +24,8 @@ from holdfast.errors import InvalidError, NotFoundError, RefusedError
 from holdfast.redaction import SECRET_NAME_PATTERN, SecretMasker
 
 ToolResult: TypeAlias = dict[str, Any]
-MAX_TASKS_PER_JOB = 50
-MAX_ATTEMPTS_PER_TASK = 5
+MAX_SHOWN_TASKS_PER_JOB = 50
+MAX_SHOWN_ATTEMPTS_PER_TASK = 5
 MAX_RESULT_TEXT_CHARS = 4000
 
 SEARCH_TERMS_HELP = (
@@ -39,20 +39,20 @@ JobId = Annotated[
 ]
 
 
-class NoParameters(msgspec.Struct, forbid_unknown_fields=True):
+class EmptyToolParameters(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-class SearchParameters(msgspec.Struct, forbid_unknown_fields=True):
+class SearchToolParameters(msgspec.Struct, forbid_unknown_fields=True):
     search: Annotated[str, Meta(description=SEARCH_TERMS_HELP, max_length=4000)] = ""
     limit: Annotated[int, Meta(ge=1, le=100, description="Return at most this many jobs, newest first.")] = 20
 
 
-class JobParameters(msgspec.Struct, forbid_unknown_fields=True):
+class JobToolParameters(msgspec.Struct, forbid_unknown_fields=True):
     id: JobId
 
 
-class ErrorParameters(msgspec.Struct, forbid_unknown_fields=True):
+class ErrorToolParameters(msgspec.Struct, forbid_unknown_fields=True):
     hours: Annotated[
         float, Meta(gt=0, le=720, description="Return causes seen within this many hours before now.")
     ] = 24.0
@@ -61,7 +61,7 @@ class ErrorParameters(msgspec.Struct, forbid_unknown_fields=True):
     ] = 20
 
 
-class CancelParameters(msgspec.Struct, forbid_unknown_fields=True):
+class CancelToolParameters(msgspec.Struct, forbid_unknown_fields=True):
     id: JobId
     reason: Annotated[
         str,
@@ -115,7 +115,7 @@ def _truncate_texts(value: Any) -> Any:
     return value
 
 
-async def _list_jobs(connection: Connection, parameters: SearchParameters) -> ToolResult:
+async def _list_jobs(connection: Connection, parameters: SearchToolParameters) -> ToolResult:
     query = grammar.parse_search(parameters.search)
     if any(SECRET_NAME_PATTERN.search(step) for term in query.terms for step in term.path):
         raise RefusedError("Masked fields cannot be searched, because a search would reveal their values.")
@@ -123,51 +123,51 @@ async def _list_jobs(connection: Connection, parameters: SearchParameters) -> To
     return {"jobs": page.rows, "more": page.next is not None, "searched_all": not page.truncated}
 
 
-async def _get_job(connection: Connection, parameters: JobParameters) -> ToolResult:
+async def _get_job(connection: Connection, parameters: JobToolParameters) -> ToolResult:
     job_id = await resolve_job_id(connection, parameters.id)
     job = await jobs.get_job(connection, job_id)
     if job is None:
         raise NotFoundError(f"Job {job_id} does not exist.", field="id")
-    job["tasks_left_out"] = max(0, len(job["tasks"]) - MAX_TASKS_PER_JOB)
-    job["tasks"] = job["tasks"][:MAX_TASKS_PER_JOB]
+    job["tasks_left_out"] = max(0, len(job["tasks"]) - MAX_SHOWN_TASKS_PER_JOB)
+    job["tasks"] = job["tasks"][:MAX_SHOWN_TASKS_PER_JOB]
     for task in job["tasks"]:
         attempts = (
             await task_explanations.list_task_attempts(connection, UUID(task["id"]))
             if task["attempt"]
             else []
         )
-        task["attempts"] = [msgspec.structs.asdict(each) for each in attempts[-MAX_ATTEMPTS_PER_TASK:]]
+        task["attempts"] = [msgspec.structs.asdict(each) for each in attempts[-MAX_SHOWN_ATTEMPTS_PER_TASK:]]
     return job
 
 
-async def _explain_job(connection: Connection, parameters: JobParameters) -> ToolResult:
+async def _explain_job(connection: Connection, parameters: JobToolParameters) -> ToolResult:
     return {"reasons": await explain_job(connection, await resolve_job_id(connection, parameters.id))}
 
 
-async def _list_queues(connection: Connection, _: NoParameters) -> ToolResult:
+async def _list_queues(connection: Connection, _: EmptyToolParameters) -> ToolResult:
     return {
         "queues": await task_queues.list_task_queues(connection),
         "limits": await limits.list_limits(connection),
     }
 
 
-async def _list_errors(connection: Connection, parameters: ErrorParameters) -> ToolResult:
+async def _list_errors(connection: Connection, parameters: ErrorToolParameters) -> ToolResult:
     since = datetime.now(UTC) - timedelta(hours=parameters.hours)
     return {"causes": await error_groups.list_error_groups(connection, since=since, limit=parameters.limit)}
 
 
-async def _list_workers(connection: Connection, _: NoParameters) -> ToolResult:
+async def _list_workers(connection: Connection, _: EmptyToolParameters) -> ToolResult:
     return {"workers": await engine_workers.list_workers(connection)}
 
 
-async def _retry_job(connection: Connection, parameters: JobParameters) -> ToolResult:
+async def _retry_job(connection: Connection, parameters: JobToolParameters) -> ToolResult:
     job_id = await resolve_job_id(connection, parameters.id)
     count = await jobs.retry_job(connection, job_id)
     await record_audit_event(connection, "job.retry", str(job_id), by="mcp")
     return {"id": str(job_id), "restarted": count}
 
 
-async def _cancel_job(connection: Connection, parameters: CancelParameters) -> ToolResult:
+async def _cancel_job(connection: Connection, parameters: CancelToolParameters) -> ToolResult:
     job_id = await resolve_job_id(connection, parameters.id)
     result = await jobs.cancel_job(connection, job_id, parameters.reason)
     await record_audit_event(connection, "job.cancel", str(job_id), reason=parameters.reason, by="mcp")
@@ -179,54 +179,54 @@ MCP_TOOLS = [
         "list_jobs",
         "Find jobs by search terms, newest first. `more` says whether there are further jobs, and "
         "`searched_all` whether the whole history was searched.",
-        SearchParameters,
+        SearchToolParameters,
         _list_jobs,
     ),
     McpTool(
         "get_job",
         "Return one job with its status, arguments, output, tasks, and the errors of its failed attempts.",
-        JobParameters,
+        JobToolParameters,
         _get_job,
     ),
     McpTool(
         "explain_job",
         "Explain why a job is not running, for each unfinished task: its queue is paused, no worker serves "
         "it, a limit is full, it waits for another task, or it is scheduled for later.",
-        JobParameters,
+        JobToolParameters,
         _explain_job,
     ),
     McpTool(
         "list_queues",
         "List task queues with their numbers of ready, running and scheduled tasks, their workers, and "
         "whether they are paused. Also list all concurrency limits and rate limits.",
-        NoParameters,
+        EmptyToolParameters,
         _list_queues,
     ),
     McpTool(
         "list_errors",
         "List failed attempts grouped by cause, with counts and the first and last time, most recently seen "
         "first.",
-        ErrorParameters,
+        ErrorToolParameters,
         _list_errors,
     ),
     McpTool(
         "list_workers",
         "List workers, also idle ones, with their state, queues, load and last heartbeat.",
-        NoParameters,
+        EmptyToolParameters,
         _list_workers,
     ),
     McpTool(
         "retry_job",
         "Run the failed and cancelled tasks of a job again. `restarted` is their number; 0 means that there "
         "was nothing to retry.",
-        JobParameters,
+        JobToolParameters,
         _retry_job,
         "retry",
     ),
     McpTool(
         "cancel_job",
         "Cancel a job. Its running tasks are stopped and their results are discarded.",
-        CancelParameters,
+        CancelToolParameters,
         _cancel_job,
         "cancel",
     ),

@@ -17,15 +17,15 @@ from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.client import Client
-from holdfast.client.messages.queues import PolicyChanges
+from holdfast.client.messages.queues import MessagePolicyChanges
 from holdfast.engine import queues
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.formatting import format_count, format_duration, format_time_until, sanitize_text
 from holdfast.model import MessageMetrics, MessagePolicy
 
 QUEUE_COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
-NO_LIMIT_WORD = "none"  # on the command line: remove a limit
-MAX_PAUSE_REASON_CHARS = 60
+NO_LIMIT_TEXT = "none"  # on the command line: remove a limit
+MAX_SHOWN_PAUSE_REASON_CHARS = 60
 QueueKind: TypeAlias = Literal["tasks", "messages"]
 
 
@@ -98,7 +98,9 @@ def _format_queue_row(row: dict[str, Any]) -> dict[str, Any]:
 def _format_pause_state(row: dict[str, Any]) -> str:
     until = f", resumes {format_time_until(row['paused_until'])}" if row.get("paused_until") else ""
     reason = (
-        f": {sanitize_text(row['paused_reason'], MAX_PAUSE_REASON_CHARS)}" if row.get("paused_reason") else ""
+        f": {sanitize_text(row['paused_reason'], MAX_SHOWN_PAUSE_REASON_CHARS)}"
+        if row.get("paused_reason")
+        else ""
     )
     return f"paused by {row['paused_by']}{until}{reason}"
 
@@ -290,12 +292,12 @@ def show_or_change_policy(session: CliSession, /, name: str, **options: Any) -> 
     )
 
 
-def _build_policy_changes(options: dict[str, Any]) -> PolicyChanges:
+def _build_policy_changes(options: dict[str, Any]) -> MessagePolicyChanges:
     for option in ("max_reads", "dead_letters", "archive_retention"):
-        if options.get(option) == NO_LIMIT_WORD:
+        if options.get(option) == NO_LIMIT_TEXT:
             options[option] = None
     if options.get("max_reads") is not None:
         options["max_reads"] = click.INT.convert(options["max_reads"], None, None)
     if options.get("archive_retention") is not None:
         options["archive_retention"] = DURATION.convert(options["archive_retention"], None, None)
-    return cast("PolicyChanges", options)
+    return cast("MessagePolicyChanges", options)

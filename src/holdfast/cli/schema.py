@@ -29,9 +29,11 @@ def schema_command(session: CliSession, task: str, app: str | None) -> None:
 
     async def find_in_database() -> task_lookup.SubmitTemplate | None:
         async with session.client() as client:
-            return await task_lookup.find_registered_task(client, task)
+            return await task_lookup.find_registered_submit_template(client, task)
 
-    definition = task_lookup.find_task_in_app(app, task) if app else session.run_async(find_in_database())
+    definition = (
+        task_lookup.load_submit_template_from_app(app, task) if app else session.run_async(find_in_database())
+    )
     if definition is None or definition.schema is None:
         raise NotFoundError(
             f"No worker has registered task {task!r}.",

@@ -116,7 +116,7 @@ def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **o
 
     async def submit_and_print() -> int:
         async with session.client() as client:
-            definition = await task_lookup.find_submittable_task(
+            definition = await task_lookup.find_submit_template(
                 client, task, options["app"], options["queue"]
             )
             body = definition.build_submit_body(cast("dict[str, Any]", arguments)) | _build_submit_options(

@@ -110,7 +110,7 @@ def _find_json_type(value: object) -> str | None:
     return next((name for name, types in _PYTHON_TYPES_BY_JSON_TYPE.items() if type(value) is types), None)
 
 
-async def find_submittable_task(
+async def find_submit_template(
     client: Client, name: str, app: str | None, queue: str | None
 ) -> SubmitTemplate:
     """Return a task by name: from the code of `app` if given, else from the tasks that workers registered.
@@ -118,16 +118,16 @@ async def find_submittable_task(
     For a task that no worker has registered, use `queue`, or the queue where tasks of this type are stored.
     """
     if app is not None:
-        return find_task_in_app(app, name)
-    registered = await find_registered_task(client, name)
+        return load_submit_template_from_app(app, name)
+    registered = await find_registered_submit_template(client, name)
     if registered is not None:
         return registered
     if queue is not None:
         return SubmitTemplate({"type": name})
-    return SubmitTemplate({"type": name, "queue": await _find_former_queue(client, name)})
+    return SubmitTemplate({"type": name, "queue": await _find_queue_of_stored_tasks(client, name)})
 
 
-async def _find_former_queue(client: Client, name: str) -> str:
+async def _find_queue_of_stored_tasks(client: Client, name: str) -> str:
     """Return the only queue that holds tasks of this type. Raise `NotFoundError` if there is no such queue.
 
     An unknown task type is refused, because its jobs would never run.
@@ -150,7 +150,7 @@ async def _find_former_queue(client: Client, name: str) -> str:
     )
 
 
-def find_task_in_app(app: str, name: str) -> SubmitTemplate:
+def load_submit_template_from_app(app: str, name: str) -> SubmitTemplate:
     """Load an application and return its task or job type `name`, or raise `NotFoundError`."""
     loaded = app_loader.load_app(app)
     if name in loaded.types:
@@ -175,7 +175,7 @@ def _build_params_schema(job_type: JobType[Any]) -> Schema | None:
     return {**inner, "$defs": definitions}
 
 
-async def find_registered_task(client: Client, name: str) -> SubmitTemplate | None:
+async def find_registered_submit_template(client: Client, name: str) -> SubmitTemplate | None:
     """Return a task that workers registered in the database, or None."""
     async with client.connection() as connection:
         rows = {row["name"]: row for row in await list_task_types(connection)}

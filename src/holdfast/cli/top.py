@@ -22,7 +22,7 @@ from rich.text import Text
 from holdfast.cli.errors import format_error_group
 from holdfast.cli.keyboard import KeyboardInput
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.rows import get_object
+from holdfast.cli.rows import get_object_or_empty
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.client import Client
 from holdfast.engine import error_groups, search
@@ -243,7 +243,7 @@ def _render_jobs(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
             shorten_id(job["id"]),
             escape(sanitize_text(job["type"], 30)),
             escape(sanitize_text(job.get("queue") or "", 20)),
-            f"{format_progress_bar(get_object(job, 'progress').get('percent'))} "
+            f"{format_progress_bar(get_object_or_empty(job, 'progress').get('percent'))} "
             + escape(sanitize_text(format_progress(job.get("progress")), 50)),
             format_age(job.get("started_at")),
         ]
@@ -264,7 +264,7 @@ def _render_errors(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
 def _render_workers(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
     rows: list[list[str]] = []
     for worker in snapshot.workers:
-        report = get_object(worker, "report")
+        report = get_object_or_empty(worker, "report")
         lag, slots = report.get("loop_lag_ms"), report.get("slots")
         colour = STATE_COLOURS.get(worker["state"], "default")
         rows.append(

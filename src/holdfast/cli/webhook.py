@@ -68,7 +68,7 @@ def disable_webhook(session: CliSession, webhook_id: str) -> None:
 def _set_webhook_active(session: CliSession, webhook_id: UUID, *, active: bool) -> None:
     async def save_active_flag(connection: Connection) -> None:
         if not await webhooks.set_webhook_active(connection, webhook_id, on=active):
-            raise _build_not_found_error(webhook_id)
+            raise _build_webhook_not_found_error(webhook_id)
         await record_audit_event(
             connection, "webhook.enabled" if active else "webhook.disabled", str(webhook_id)
         )
@@ -77,7 +77,7 @@ def _set_webhook_active(session: CliSession, webhook_id: UUID, *, active: bool) 
     session.output.print_line(f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.")
 
 
-def _build_not_found_error(webhook_id: UUID) -> NotFoundError:
+def _build_webhook_not_found_error(webhook_id: UUID) -> NotFoundError:
     return NotFoundError(f"Webhook {webhook_id} does not exist.", fix="See `holdfast webhook list`.")
 
 
@@ -91,7 +91,7 @@ def delete_webhook(session: CliSession, webhook_id: str, yes: bool, dry_run: boo
     stored = session.run_with_connection(webhooks.list_webhooks)
     url = next((each.url for each in stored if each.id == webhook_uuid), None)
     if url is None:
-        raise _build_not_found_error(webhook_uuid)
+        raise _build_webhook_not_found_error(webhook_uuid)
     if session.confirm(f"This deletes the webhook for {url}.", yes=yes, dry_run=dry_run):
 
         async def delete_and_record(connection: Connection) -> None:

@@ -29,7 +29,7 @@ from holdfast.storage.content import (
     upload_content,
 )
 from holdfast.storage.file_names import check_file_name, resolve_content_type
-from holdfast.storage.signed_links import LinkSigner, check_link_lifetime
+from holdfast.storage.signed_links import FileLinkSigner, check_link_lifetime
 
 UPLOAD_TOUCH_INTERVAL_S = 60.0
 FILE_PAGE_ROWS = 1000
@@ -63,7 +63,7 @@ class Files:
     def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
         self._store: ObjectStore | None = None
-        self._signer: LinkSigner | None = None
+        self._signer: FileLinkSigner | None = None
 
     @property
     def store(self) -> ObjectStore:
@@ -175,7 +175,7 @@ class Files:
             async with self._connections.connection() as connection:
                 await artifacts.touch_artifact_upload(connection, staged.id)
 
-        return _TouchingStore(store, touch)
+        return _UploadTouchingStore(store, touch)
 
     async def delete(self, file: UUID | str) -> None:
         """Delete a file. The file is hidden at once, and the next sweep deletes its content."""
@@ -199,7 +199,7 @@ class Files:
                 artifact.key, max(min(check_link_lifetime(expires), remaining), timedelta(seconds=1))
             )
         if self._signer is None:
-            self._signer = LinkSigner.from_settings(self._connections.settings)
+            self._signer = FileLinkSigner.from_settings(self._connections.settings)
         return "/files/" + quote(self._signer.create_token(artifact, expires, inline=inline))
 
     async def regenerate(self, file: UUID | str) -> UUID:
@@ -211,7 +211,7 @@ class Files:
     async def usage(self, owner: str) -> dict[str, Any]:
         """Return the quotas of an owner: `used` and `limit` of `bytes`, `files` and `operations`."""
         async with self._connections.connection() as connection:
-            return await quotas.get_usage(connection, owner)
+            return await quotas.get_owner_usage(connection, owner)
 
     async def sweep(self) -> ArtifactSweepResult:
         """Delete the content of expired, deleted, replaced and lost files. Workers do this regularly."""
@@ -247,7 +247,7 @@ def _build_file_request(options: FileOptions) -> dict[str, Any]:
     }
 
 
-class _TouchingStore:
+class _UploadTouchingStore:
     """An object store that marks a running upload as active, so that no sweep deletes it."""
 
     def __init__(self, store: ObjectStore, touch: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -79,12 +79,12 @@ class JobHandle(Generic[R_co]):
         if job is None or not job.ended:
             raise TimeoutError(f"job {self.id} has not ended within {within}")
         if job.status != "succeeded":
-            raise _build_failed_error(job)
+            raise _build_task_failed_error(job)
         value: R_co = payloads.convert_payload(job.output, self._result_type, what="result")
         return value
 
 
-def _build_failed_error(job: Job) -> TaskFailedError:
+def _build_task_failed_error(job: Job) -> TaskFailedError:
     error = job.error
     if error is None:
         return TaskFailedError(f"Job {job.id} ended as {job.status}.", status=job.status)

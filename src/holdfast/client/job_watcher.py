@@ -28,7 +28,7 @@ POLL_PAUSES_WITH_LISTENER_S = (0.05, 0.25, 1.0, 5.0)
 POLL_PAUSES_WITHOUT_LISTENER_S = (0.02, 0.03, 0.05, 0.1, 0.2, 0.35, 0.5)
 
 
-class JobSignal:
+class JobChangeSignal:
     """Wakes one waiter when its job may have changed."""
 
     def __init__(self, is_listening: Callable[[], bool]) -> None:
@@ -61,15 +61,15 @@ class JobWatcher:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._name = f"client-{secrets.token_hex(8)}"
-        self._signals: dict[UUID, set[JobSignal]] = {}
+        self._signals: dict[UUID, set[JobChangeSignal]] = {}
         self._unwatched: set[UUID] = set()
         self._listener: NotificationListener | None = None
         self._renewal: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watch(self, job_id: UUID) -> AsyncGenerator[JobSignal]:
+    async def watch(self, job_id: UUID) -> AsyncGenerator[JobChangeSignal]:
         """Watch one job while the block runs, and yield the signal of its changes."""
-        signal = JobSignal(self.is_listening)
+        signal = JobChangeSignal(self.is_listening)
         self._signals.setdefault(job_id, set()).add(signal)
         try:
             await self._update_watch_list([job_id])

@@ -75,10 +75,11 @@ class JobOperations:
         async with self._connections.connection() as connection:
             for task in tasks[:MAX_EXPLAINED_TASKS]:
                 row = await engine_explain.explain_task(connection, task.id)
-                reasons += [
-                    _build_task_explanation(task, row["status"], each) for each in row.get("reasons") or ()
+                explanations += [
+                    _build_task_explanation(task, row["status"], reason)
+                    for reason in row.get("reasons") or ()
                 ]
-        return reasons
+        return explanations
 
     async def watch(self, job: UUID | str, *, within: timedelta | None = None) -> AsyncIterator[Job]:
         """Yield the job now and after each change, until it has ended or `within` has passed."""

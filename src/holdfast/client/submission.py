@@ -51,7 +51,7 @@ class JobSubmission(JobOperations):
             async with (await self._connections.open_database()).connection() as connection:
                 submitted = await jobs.submit_standalone(connection, request)
         else:
-            submitted = await caller_connection.submit_on_connection(on, request)
+            submitted = await caller_connection.submit_on_caller_connection(on, request)
         return self._create_job_handle(work, submitted)
 
     async def start_job(

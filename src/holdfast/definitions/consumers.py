@@ -20,7 +20,7 @@ from holdfast.model import Message
 
 B = TypeVar("B")
 
-FinishAction = Literal["archive", "delete"]
+MessageFinishAction = Literal["archive", "delete"]
 DeadLetterCallback = Callable[[Message[Any], str], object]
 
 MIN_VISIBILITY_TIMEOUT, MAX_VISIBILITY_TIMEOUT = timedelta(seconds=1), timedelta(days=7)
@@ -53,7 +53,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_reads: int | None
     on_dead: DeadLetterCallback | None
     create: bool
-    finish: FinishAction
+    finish: MessageFinishAction
     timeout: timedelta
 
 
@@ -77,7 +77,7 @@ class Consumer(Generic[B]):
     max_reads: int | None = None
     on_dead: DeadLetterCallback | None = None
     create: bool = False
-    finish: FinishAction = "archive"
+    finish: MessageFinishAction = "archive"
     timeout: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Consumer(Generic[B]):
             raise InvalidError(f"max_reads must be at least 1, got {self.max_reads}.", field="max_reads")
         if self.timeout <= timedelta(0):
             raise InvalidError(f"timeout must be positive, got {self.timeout}.", field="timeout")
-        if self.finish not in typing.get_args(FinishAction):
+        if self.finish not in typing.get_args(MessageFinishAction):
             raise InvalidError(f"finish must be 'archive' or 'delete', got {self.finish!r}.", field="finish")
         _check_message_parameter(self.function)
 

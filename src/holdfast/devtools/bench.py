@@ -133,7 +133,7 @@ async def _run_bench(session: CliSession, settings: Settings, url: Secret, size:
 async def _create_temporary_database(url: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     name = f"holdfast_bench_{secrets.token_hex(4)}"
     try:
-        await scratch.create_database(url, name, settings)
+        await scratch.create_test_database(url, name, settings)
     except DatabasePermissionError as error:
         raise RefusedError(
             "This role may not create the temporary database for the measurement.",
@@ -144,7 +144,7 @@ async def _create_temporary_database(url: Secret, settings: Settings) -> AsyncGe
         await install.migrate_database(own_url, settings)
         yield own_url
     finally:
-        await scratch.drop_database(url, name, settings)
+        await scratch.drop_test_database(url, name, settings)
 
 
 async def _measure_call_latency(count: int, call: Callable[[int], Awaitable[object]]) -> LatencyStats:

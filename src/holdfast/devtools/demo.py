@@ -70,7 +70,7 @@ def demo_command(session: CliSession, keep_running: bool) -> int:
         folder = settings.home / "demo"
         folder.mkdir(parents=True, exist_ok=True)
         port = choose_free_port(settings.api_port)
-        environment, token = demo_systems.create_demo_login(settings)
+        environment, token = demo_systems.create_demo_credentials(settings)
         environment |= session.settings_as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
         processes = _build_demo_processes(folder, port, environment)
         run = DemoRun(settings, url, output, folder, processes, token)

@@ -59,7 +59,7 @@ def can_create_audio() -> bool:
     return all(importlib.util.find_spec(name) for name in ("espeakng_loader", "lameenc"))
 
 
-def create_demo_login(settings: Settings) -> tuple[dict[str, str], str]:
+def create_demo_credentials(settings: Settings) -> tuple[dict[str, str], str]:
     """Return environment variables with which the API accepts the demo user's token, and that token."""
     secret = settings.jwt_secret.reveal() if settings.jwt_secret else secrets.token_urlsafe(48)
     issuer = settings.jwt_issuer or "holdfast demo"

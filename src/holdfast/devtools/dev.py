@@ -188,7 +188,7 @@ async def _run_until_quit(
         changed_files = await asyncio.to_thread(next, file_changes)
         if changed_files:
             await _apply_changed_migrations(processes, client)
-        await processes.restart_changed(changed_files)
+        await processes.restart_if_code_changed(changed_files)
 
 
 async def _apply_changed_migrations(processes: DevProcesses, client: Client) -> None:

@@ -71,7 +71,7 @@ class DevProcesses:
     async def has_dashboard(self) -> bool:
         return await asyncio.to_thread(_fetch_http_status, self.url, "/dashboard/login") == 200
 
-    async def restart_changed(self, changed_files: set[str]) -> None:
+    async def restart_if_code_changed(self, changed_files: set[str]) -> None:
         """Restart the processes that run the application's code if a file changed.
 
         A process that exited is reported once. It starts again with the next change.

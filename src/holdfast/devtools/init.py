@@ -10,7 +10,9 @@ from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.errors import ConflictError
 
 TEMPLATES_FOLDER = Path(__file__).parent / "templates"
-RENAMED_FILES = {"gitignore": ".gitignore"}  # a real .gitignore would hide files of the template from git
+RENAMED_TEMPLATE_FILES = {
+    "gitignore": ".gitignore"
+}  # a real .gitignore would hide files of the template from git
 APP_FILES_BY_TEMPLATE = {
     "script": "app.py",
     "fastapi": "tasks.py",
@@ -39,7 +41,8 @@ def init_command(session: CliSession, folder: Path, template: str) -> None:
     """
     root = TEMPLATES_FOLDER / template
     sources = {
-        folder / source.relative_to(root).with_name(RENAMED_FILES.get(source.name, source.name)): source
+        folder
+        / source.relative_to(root).with_name(RENAMED_TEMPLATE_FILES.get(source.name, source.name)): source
         for source in sorted(root.rglob("*"))
         if source.is_file() and "__pycache__" not in source.parts
     }

@@ -53,7 +53,7 @@ class BulkAction(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in {"running", "paused"}
 
 
-class BulkRamp(msgspec.Struct, frozen=True, kw_only=True):
+class BulkStageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a bulk retry: sizes of its first stages, maximum rate, and when it stops by itself.
 
     The action stops when more than `max_failed_share` of the retried jobs fail again.
@@ -92,12 +92,12 @@ async def start_bulk_action(
     *,
     by: str,
     reason: str,
-    ramp: BulkRamp | None = None,
+    ramp: BulkStageOptions | None = None,
     owner: str | None = None,
 ) -> UUID:
     """Start a bulk action on all jobs that match the search now. Return the id of the bulk action."""
     text = query if isinstance(query, str) else query.text
-    options = encode_json((ramp or BulkRamp()).options)
+    options = encode_json((ramp or BulkStageOptions()).options)
     call = "select holdfast.start_bulk_action($1, $2, $3, $4, $5, $6)"
     bulk_id = await connection.fetchval(
         call, verb, build_search_filter(query, owner), text, by, reason, options
@@ -134,10 +134,10 @@ async def list_bulk_actions(
     return [msgspec.json.decode(row[0], type=BulkAction) for row in rows]
 
 
-async def list_bulk_jobs(
+async def list_bulk_action_jobs(
     connection: Connection, bulk_id: UUID, *, after: UUID | None = None, limit: int = 50
 ) -> list[JsonObject]:
     """List the jobs of a bulk action in the order of processing."""
     return await fetch_objects(
-        connection, "select holdfast.list_bulk_jobs($1, $2, $3)", bulk_id, after, limit
+        connection, "select holdfast.list_bulk_action_jobs($1, $2, $3)", bulk_id, after, limit
     )

@@ -43,6 +43,7 @@ class JsonStatement(Generic[T]):
 
 
 async def run_statement_async(on: object, statement: JsonStatement[T]) -> T:
+    """Run a statement on the caller's asynchronous connection and return its decoded result."""
     with _translate_driver_errors(statement):
         return statement.decode(
             await execute_statement_async(on, statement.statement, statement.argument.decode())
@@ -50,6 +51,7 @@ async def run_statement_async(on: object, statement: JsonStatement[T]) -> T:
 
 
 def run_statement_sync(on: object, statement: JsonStatement[T]) -> T:
+    """Run a statement on the caller's synchronous connection and return its decoded result."""
     with _translate_driver_errors(statement):
         return statement.decode(execute_statement_sync(on, statement.statement, statement.argument.decode()))
 
@@ -72,11 +74,13 @@ class CompletedAwaitable(Generic[T]):
         return self.value
 
 
-async def submit_on_connection(on: object, job: bytes) -> SubmitResult:
+async def submit_on_caller_connection(on: object, job: bytes) -> SubmitResult:
+    """Submit a job on the caller's asynchronous connection: the job exists if the caller commits."""
     return await run_statement_async(on, _build_submit_statement(job))
 
 
 def submit_on_sync_connection(on: object, job: bytes) -> SubmitResult:
+    """Submit a job on the caller's synchronous connection: the job exists if the caller commits."""
     return run_statement_sync(on, _build_submit_statement(job))
 
 

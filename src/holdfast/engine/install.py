@@ -32,8 +32,8 @@ from holdfast.version import __version__
 
 T = TypeVar("T")
 
-MAX_LOCK_WAIT = timedelta(minutes=10)  # how long to wait for another migration
-MAX_LOCK_ATTEMPTS = 12  # for locks that running work holds; each waits up to the setting lock_timeout
+MAX_MIGRATION_LOCK_WAIT = timedelta(minutes=10)  # how long to wait for another migration
+MAX_TABLE_LOCK_ATTEMPTS = 12  # for locks that running work holds; each waits up to the setting lock_timeout
 MIGRATION_TIMEOUT = timedelta(days=1)  # practically none: only waiting for locks is bounded
 MIGRATION_LOCK_RETRY_INTERVAL_S = 0.3
 MAX_TABLE_LOCK_RETRY_DELAY_S = 3.0
@@ -80,7 +80,7 @@ async def migrate_database(
         async with connection.transaction():
             server = await preflight.read_server_info(connection)
             preflight.require_writable_server(server)
-            status = await _read_checked_status(run)
+            status = await _read_and_check_schema_status(run)
             if not status.is_current:
                 preflight.require_create_right(server)
         missing = roles.find_missing_roles(status.installed.roles)
@@ -132,7 +132,7 @@ async def verify_schema(connection: Connection, *, files: SchemaFiles | None = N
         )
 
 
-async def _read_checked_status(run: _MigrationRun) -> SchemaStatus:
+async def _read_and_check_schema_status(run: _MigrationRun) -> SchemaStatus:
     status = SchemaStatus(await schema_status.read_installed_schema(run.connection, run.files), run.files)
     status.raise_if_unreleased()
     status.raise_if_newer()
@@ -145,7 +145,7 @@ async def _run_migration_step(run: _MigrationRun) -> bool:
     async with run.connection.transaction():
         await _set_session_limits(run)
         await _take_migration_lock(run.connection)
-        status = await _read_checked_status(run)
+        status = await _read_and_check_schema_status(run)
         if status.is_current:
             return False
         migrations = list(takewhile(lambda m: not m.concurrently, status.pending_migrations))
@@ -259,7 +259,7 @@ def _is_transient_error(error: BaseException | None) -> bool:
 
 
 async def _retry_transient_errors(attempt: Callable[[], Awaitable[T]]) -> T:
-    until = time.monotonic() + MAX_LOCK_WAIT.total_seconds()
+    until = time.monotonic() + MAX_MIGRATION_LOCK_WAIT.total_seconds()
     attempts = failures = 0
     while True:
         try:
@@ -267,7 +267,7 @@ async def _retry_transient_errors(attempt: Callable[[], Awaitable[T]]) -> T:
         except _MigrationBusyError as busy:
             if time.monotonic() > until:
                 raise errors.SchemaBusyError(
-                    f"Another migration has held the lock for {MAX_LOCK_WAIT}.",
+                    f"Another migration has held the lock for {MAX_MIGRATION_LOCK_WAIT}.",
                     fix="Find it in pg_stat_activity (application_name holdfast), or wait and try again.",
                 ) from busy
             delay_s = MIGRATION_LOCK_RETRY_INTERVAL_S
@@ -275,9 +275,9 @@ async def _retry_transient_errors(attempt: Callable[[], Awaitable[T]]) -> T:
             failures += 1
             if not _is_transient_error(error):
                 raise
-            if failures >= MAX_LOCK_ATTEMPTS:
+            if failures >= MAX_TABLE_LOCK_ATTEMPTS:
                 raise errors.SchemaBusyError(
-                    f"A lock was not available in {MAX_LOCK_ATTEMPTS} attempts: {error}."
+                    f"A lock was not available in {MAX_TABLE_LOCK_ATTEMPTS} attempts: {error}."
                     " Nothing was changed.",
                     fix="Look for long transactions in pg_stat_activity, or raise HOLDFAST_LOCK_TIMEOUT.",
                 ) from error

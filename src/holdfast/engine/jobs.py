@@ -12,7 +12,7 @@ import msgspec
 from holdfast.engine.connection import Connection
 from holdfast.model import Json
 
-MAX_CANCELLED_PER_CHUNK = 1000
+MAX_CANCELLED_JOBS_PER_CHUNK = 1000
 
 _json_decoder = msgspec.json.Decoder()
 
@@ -135,7 +135,7 @@ async def cancel_jobs(
     """Cancel up to `limit` jobs that match and return their number. Call it again until it returns 0."""
     start: dict[str, Json] | None = None
     while True:
-        chunk = await _cancel_chunk(connection, where, reason, limit, start)
+        chunk = await _cancel_jobs_chunk(connection, where, reason, limit, start)
         if chunk.cancelled or chunk.next is None:
             return chunk.cancelled
         start = chunk.next
@@ -151,7 +151,7 @@ async def cancel_all_jobs(
     total = cancelled = 0
     start: dict[str, Json] | None = None
     while True:
-        chunk = await _cancel_chunk(connection, where, reason, MAX_CANCELLED_PER_CHUNK, start)
+        chunk = await _cancel_jobs_chunk(connection, where, reason, MAX_CANCELLED_JOBS_PER_CHUNK, start)
         cancelled += chunk.cancelled
         if chunk.next is not None:
             start = chunk.next
@@ -161,7 +161,7 @@ async def cancel_all_jobs(
             return total
 
 
-async def _cancel_chunk(
+async def _cancel_jobs_chunk(
     connection: Connection,
     where: Mapping[str, Json],
     reason: str | None,
@@ -208,7 +208,7 @@ class _RedriveChunk(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None = None
 
 
-async def redrive(
+async def redrive_failed_jobs(
     connection: Connection,
     where: Mapping[str, Json],
     *,

@@ -51,7 +51,7 @@ async def set_fair_queue(connection: Connection, queue: str, *, owners: bool = T
     await connection.execute("select holdfast.set_fair_queue($1, $2)", queue, owners)
 
 
-async def put_queue(
+async def put_queue_settings(
     connection: Connection,
     queue: str,
     *,
@@ -61,7 +61,7 @@ async def put_queue(
 ) -> None:
     """Set the retention of ended jobs in a queue, and the wait time that raises a task's priority by one."""
     await connection.execute(
-        "select holdfast.put_queue($1, $2, $3, $4)",
+        "select holdfast.put_queue_settings($1, $2, $3, $4)",
         queue,
         None if keep is None else int(keep.total_seconds()),
         None if keep_failed is None else int(keep_failed.total_seconds()),

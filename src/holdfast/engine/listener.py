@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast import telemetry
 from holdfast.engine.connection import open_connection
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
@@ -26,6 +26,7 @@ LISTENER_PING_INTERVAL_S = 90.0  # one of the two statements per minute that an 
 LISTENER_PONG_TIMEOUT_S = 5.0
 LISTENER_RECONNECT_DELAY_S = 2.0
 POOLER_RETRY_DELAY_S = 60.0  # after a connection that delivers no notifications: a pooler, and it stays one
+_log = logging.getLogger("holdfast.listener")
 
 
 class NotificationListener:
@@ -63,9 +64,10 @@ class NotificationListener:
             delay_s = POOLER_RETRY_DELAY_S
             try:
                 await self._listen()
-            except HoldfastError as error:
+            except DatabaseUnavailableError:  # whoever connects reports it once (engine.availability)
                 delay_s = LISTENER_RECONNECT_DELAY_S
-                telemetry.emit("database.connection_failed", error=str(error), retry_in=delay_s)
+            except HoldfastError as error:
+                _log.warning("Listening for notifications failed: %s", error)
             self._healthy_until = 0.0
             await asyncio.sleep(delay_s)
 

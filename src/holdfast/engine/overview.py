@@ -8,8 +8,8 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, decode_object, fetch_objects
 
 
-async def metrics(connection: Connection, *, max_rows: int = 10_000) -> JsonObject:
-    """Return the number of ready, running and scheduled tasks.
+async def get_engine_metrics(connection: Connection, *, max_rows: int = 10_000) -> JsonObject:
+    """Return the numbers of ready, running and scheduled tasks, of workers, and the limits in use.
 
     Each count stops at `max_rows`, so a backlog of millions costs no more than one of `max_rows`.
     """

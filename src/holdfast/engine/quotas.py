@@ -21,9 +21,9 @@ async def put_quota(
     await connection.execute("select holdfast.put_quota($1, $2, $3, $4)", owner, size, files, operations)
 
 
-async def get_usage(connection: Connection, owner: str | None = None) -> JsonObject:
+async def get_owner_usage(connection: Connection, owner: str | None = None) -> JsonObject:
     """Return {owner, bytes: {used, limit}, files: {used, limit}, operations: {used, limit}}."""
-    return decode_object(await connection.fetchval("select holdfast.get_usage($1)", owner))
+    return decode_object(await connection.fetchval("select holdfast.get_owner_usage($1)", owner))
 
 
 async def check_unfinished_job_limit(connection: Connection, owner: str, max_unfinished: int) -> None:

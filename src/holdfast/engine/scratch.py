@@ -33,32 +33,36 @@ def build_database_url(url: Secret, database: str) -> Secret:
 
 
 async def create_template_database(server: Secret, name: str, settings: Settings) -> None:
-    await create_database(server, name, settings)
+    """Create a migrated database whose clock can be moved, as the template of test databases."""
+    await create_test_database(server, name, settings)
     template = build_database_url(server, name)
     await install.migrate_database(template, settings)
     async with open_connection(template, settings) as connection:
         await connection.execute(MOVABLE_CLOCK_SQL)
 
 
-async def create_database(
+async def create_test_database(
     server: Secret, name: str, settings: Settings, *, template: str = "template0"
 ) -> None:
+    """Create the database of one test as a copy of a template database."""
     async with open_connection(server, settings) as connection:
         await connection.execute(f'create database "{name}" template "{template}"')
 
 
-async def drop_database(server: Secret, name: str, settings: Settings) -> None:
-    await drop_databases(server, [name], settings)
+async def drop_test_database(server: Secret, name: str, settings: Settings) -> None:
+    """Drop the database of one test, even if it has connections."""
+    await drop_test_databases(server, [name], settings)
 
 
-async def drop_databases(server: Secret, names: Iterable[str], settings: Settings) -> None:
+async def drop_test_databases(server: Secret, names: Iterable[str], settings: Settings) -> None:
     """Drop several databases at once, which is faster because they share one checkpoint."""
     async with open_connection(server, settings) as connection:
         for name in names:
             await connection.execute(f'drop database if exists "{name}" with (force)')
 
 
-async def advance_clock(connection: Connection, by: timedelta) -> None:
+async def advance_database_clock(connection: Connection, by: timedelta) -> None:
+    """Move the clock `holdfast.now()` of a test database forward."""
     await connection.execute("update holdfast_test.clock set ahead = ahead + $1", by)
 
 

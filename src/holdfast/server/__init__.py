@@ -47,7 +47,7 @@ with require_extra("The HTTP server"):
         read_json_body,
     )
     from holdfast.server.api.services import AppServices, get_client, get_settings, get_store
-    from holdfast.server.api.static_pages import static_page_routes
+    from holdfast.server.api.static_pages import create_static_page_routes
     from holdfast.server.api.stream_tickets import (
         StreamViewer,
         issue_stream_ticket,
@@ -78,6 +78,7 @@ __all__ = [
     "call_built_in_endpoint",
     "create_app",
     "create_dashboard",
+    "create_static_page_routes",
     "encode_event_frames",
     "ensure_exists",
     "get_client",
@@ -103,7 +104,6 @@ __all__ = [
     "require_stream_viewer",
     "require_user",
     "reserve_stream_slot",
-    "static_page_routes",
     "stream_events",
     "subscribe_to_job_events",
     "transaction_as_caller",

@@ -1,4 +1,4 @@
-"""File names: validation, content types, `Content-Disposition` headers and unique names in archives.
+"""File names: validation, content types, `Content-Disposition` headers and unique names in ZIP archives.
 
 The name that a user chooses is kept unchanged and is never used as a path. Headers and archives use a
 sanitized form of it that every client reads the same way.
@@ -15,7 +15,7 @@ from holdfast.errors import InvalidError
 
 MAX_FILE_NAME_CHARS = 255
 # An entry leaves room for a number, because file systems accept at most 255 bytes.
-MAX_ARCHIVE_NAME_BYTES = 200
+MAX_ZIP_ENTRY_NAME_BYTES = 200
 MAX_KEPT_EXTENSION_CHARS = 20
 # Content types that browsers display and that cannot run scripts.
 INLINE_CONTENT_TYPES = {"application/pdf", "text/plain", "text/csv", "application/json"}
@@ -71,8 +71,8 @@ def format_content_disposition(name: str, *, inline: bool = False) -> str:
     return f"{mode}; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(clean, safe='')}"
 
 
-class ArchiveNames:
-    """The unique entry names of one archive. All names are valid on every operating system.
+class ZipEntryNames:
+    """The unique entry names of one ZIP archive. All names are valid on every operating system.
 
     No name contains a folder or is a Windows device, and no two are equal on a case-insensitive file system.
     """
@@ -82,7 +82,7 @@ class ArchiveNames:
 
     def reserve_name(self, name: str) -> str:
         """Reserve and return a valid, unique entry name for a file: `a.txt`, then `a (2).txt`."""
-        safe = _sanitize_archive_name(name)
+        safe = _sanitize_zip_entry_name(name)
         stem, dot, extension = safe.rpartition(".")
         stem, dot, extension = (stem, dot, extension) if stem else (safe, "", "")
         candidate, number = safe, 1
@@ -93,7 +93,7 @@ class ArchiveNames:
         return candidate
 
 
-def _sanitize_archive_name(name: str) -> str:
+def _sanitize_zip_entry_name(name: str) -> str:
     text = unicodedata.normalize("NFC", name).encode("utf-8", "replace").decode()
     text = "".join(
         "_" if unicodedata.category(character) in {"Cc", "Cs", "Cf"} else character for character in text
@@ -103,8 +103,8 @@ def _sanitize_archive_name(name: str) -> str:
         text = "_" + text.lstrip(".")
     stem, dot, extension = text.rpartition(".")
     if _WINDOWS_DEVICE_NAME.fullmatch(text.partition(".")[0].strip()):
-        return _sanitize_archive_name("_" + text)
-    while len(text.encode()) > MAX_ARCHIVE_NAME_BYTES:
+        return _sanitize_zip_entry_name("_" + text)
+    while len(text.encode()) > MAX_ZIP_ENTRY_NAME_BYTES:
         stem = (stem or text)[:-1]
         text = f"{stem}{dot}{extension}" if dot and len(extension) <= MAX_KEPT_EXTENSION_CHARS else stem
     return text

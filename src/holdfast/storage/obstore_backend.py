@@ -32,11 +32,11 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 from holdfast import errors
 from holdfast.storage import READ_CHUNK_BYTES, UPLOAD_PART_BYTES, StorageLocation, StoredObject
 
-LibraryStore = AzureStore | GCSStore | LocalStore | MemoryStore | S3Store
+ObstoreStore = AzureStore | GCSStore | LocalStore | MemoryStore | S3Store
 
 # A store that does not respond within these times counts as unavailable.
 HTTP_CLIENT_OPTIONS = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
-RETRY_OPTIONS = {
+OBSTORE_RETRY_OPTIONS = {
     "max_retries": 4,
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=4), "base": 2},
@@ -52,7 +52,7 @@ _ACCESS_DENIED_CODES = {errno.EACCES, errno.EPERM, errno.EROFS}
 class ObstoreBackend:
     """An `ObjectStore` on one of the library's stores."""
 
-    def __init__(self, store: LibraryStore, root: Path | None = None) -> None:
+    def __init__(self, store: ObstoreStore, root: Path | None = None) -> None:
         self._store = store
         self._root = root  # only for a local folder
         self.can_sign_urls = not isinstance(store, LocalStore | MemoryStore)
@@ -165,13 +165,13 @@ class ObstoreBackend:
             return await obstore.sign_async(self._store, "GET", key, expires_in)
 
 
-def _open_remote_store(location: StorageLocation) -> LibraryStore:
+def _open_remote_store(location: StorageLocation) -> ObstoreStore:
     config: dict[str, Any] = dict(location.options)
     allow_http = config.get("endpoint", "").startswith("http://")
     options: dict[str, Any] = {
         "prefix": location.prefix or None,
         "client_options": {**HTTP_CLIENT_OPTIONS, "allow_http": allow_http},
-        "retry_config": RETRY_OPTIONS,
+        "retry_config": OBSTORE_RETRY_OPTIONS,
     }
     if location.scheme == "gs":
         if "endpoint" in config:

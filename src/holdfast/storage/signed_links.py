@@ -33,7 +33,7 @@ MAX_LINK_TOKEN_CHARS = 4000
 _SIGNATURE_CONTEXT = b"holdfast file link 1\n"
 
 
-class LinkGrant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SignedFileLink(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The signed content of a file link: the file, the method and the expiry."""
 
     method: Literal["GET"]
@@ -46,13 +46,13 @@ class LinkGrant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 @dataclass(frozen=True)
-class LinkSigner:
+class FileLinkSigner:
     """Creates and verifies the tokens of file links with one signing key."""
 
     key: Secret
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> LinkSigner:
+    def from_settings(cls, settings: Settings) -> FileLinkSigner:
         """Create a signer with the setting `signing_key`, or with a generated key in the home folder."""
         return cls(settings.signing_key or _load_or_create_signing_key(settings.home / "signing-key"))
 
@@ -62,11 +62,13 @@ class LinkSigner:
         if file.expires_at is not None:
             expires_at = min(expires_at, file.expires_at.timestamp())
         inline = inline and is_safe_inline_type(file.content_type)
-        grant = LinkGrant("GET", file.id, file.key, int(expires_at), inline, file.name, file.content_type)
+        grant = SignedFileLink(
+            "GET", file.id, file.key, int(expires_at), inline, file.name, file.content_type
+        )
         payload = msgspec.json.encode(grant)
         return f"{_encode_base64(payload)}.{_encode_base64(self._compute_signature(payload))}"
 
-    def verify_token(self, token: str, *, now: float | None = None) -> LinkGrant:
+    def verify_token(self, token: str, *, now: float | None = None) -> SignedFileLink:
         """Return the grant of a token, after checking its signature and its expiry.
 
         Raises NotFoundError for a link that this key did not sign, and GoneError for an expired link.
@@ -78,7 +80,7 @@ class LinkSigner:
         if not hmac.compare_digest(signature, self._compute_signature(payload)):
             raise _build_invalid_link_error()
         try:
-            grant = msgspec.json.decode(payload, type=LinkGrant)
+            grant = msgspec.json.decode(payload, type=SignedFileLink)
         except msgspec.DecodeError:
             raise _build_invalid_link_error() from None
         if (time.time() if now is None else now) >= grant.expires:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from starlette.routing import BaseRoute
 
-from holdfast.server import static_page_routes
+from holdfast.server import create_static_page_routes
 
 SHARED_PAGE_FOLDER = Path(__file__).parent / "page"
 
@@ -16,4 +16,4 @@ def create_page_routes(path: str, folder: Path) -> list[BaseRoute]:
 
     A file in `folder` replaces the shared file of the same name.
     """
-    return static_page_routes(path, SHARED_PAGE_FOLDER, folder)
+    return create_static_page_routes(path, SHARED_PAGE_FOLDER, folder)

@@ -14,7 +14,7 @@ INSTALL_ADVISORY_LOCK_KEYS = (7263481, 1)
 _SCHEMA_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 
 
-def quote_schema(schema: str) -> str:
+def quote_schema_name(schema: str) -> str:
     """Return the name of a schema as a quoted SQL identifier."""
     if not _SCHEMA_NAME_PATTERN.fullmatch(schema):
         raise InvalidError(
@@ -27,7 +27,7 @@ def quote_schema(schema: str) -> str:
 
 def qualify_tables(query: str, schema: str) -> str:
     """Insert the schema name into a query: `{}.documents` becomes `"public".documents`."""
-    return query.replace("{}.", f"{quote_schema(schema)}.")
+    return query.replace("{}.", f"{quote_schema_name(schema)}.")
 
 
 async def run_install_script(connection: Any, script: Path, schema: str, relation: str) -> None:
@@ -44,16 +44,16 @@ async def run_install_script(connection: Any, script: Path, schema: str, relatio
             "select pg_catalog.pg_advisory_xact_lock($1, $2)", *INSTALL_ADVISORY_LOCK_KEYS
         )
         if schema != "public":
-            await connection.execute(f"create schema if not exists {quote_schema(schema)}")
+            await connection.execute(f"create schema if not exists {quote_schema_name(schema)}")
         await connection.execute(text)
         comment = _format_version_comment(text)
-        await connection.execute(f"comment on {kind} {quote_schema(schema)}.{name} is '{comment}'")
+        await connection.execute(f"comment on {kind} {quote_schema_name(schema)}.{name} is '{comment}'")
 
 
 async def is_script_installed(connection: Any, script: Path, schema: str, relation: str) -> bool:
     """Return whether the current version of the SQL script was run in the schema."""
     text = qualify_tables(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
-    name = f"{quote_schema(schema)}.{relation.partition(' ')[2]}"
+    name = f"{quote_schema_name(schema)}.{relation.partition(' ')[2]}"
     comment = await connection.fetchval(
         "select pg_catalog.obj_description(pg_catalog.to_regclass($1)::oid, 'pg_class')", name
     )

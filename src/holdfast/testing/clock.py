@@ -20,4 +20,4 @@ class Clock:
     async def advance(self, by: timedelta) -> None:
         """Move the clock forward. Tasks, retries and schedules that fall due become ready."""
         async with open_connection(self.url, self.settings) as connection:
-            await scratch.advance_clock(connection, by)
+            await scratch.advance_database_clock(connection, by)

@@ -173,7 +173,7 @@ class DrainHost:
         outcomes = self._outbox.take_unsent_outcomes()
         self._outbox.confirm_outcomes(outcomes)
         outcome = outcomes[0] if outcomes else None
-        return _build_result(claimed, outcome, exceptions), outcome
+        return _build_attempt_result(claimed, outcome, exceptions), outcome
 
     async def _wait_for_end(self, attempt: Attempt) -> None:
         """Wait until the attempt has an outcome.
@@ -241,7 +241,7 @@ class DrainHost:
         self._threads.close()
 
 
-def _build_result(
+def _build_attempt_result(
     claimed: LeasedTask, outcome: Outcome | None, exceptions: list[BaseException]
 ) -> AttemptResult:
     has_output = outcome is not None and outcome.kind == "succeed" and outcome.body is not None
@@ -272,10 +272,10 @@ async def drain(host: DrainHost, *, until: timedelta, max_attempts: int, state: 
             pause = timedelta(seconds=host.next_due_s) if host.next_due_s is not None else None
             if pause is None or result.clock_advance + pause > until:
                 break
-            await scratch.advance_clock(host.connection, pause)
+            await scratch.advance_database_clock(host.connection, pause)
             result.clock_advance += pause
     if result.clock_advance < until:
-        await scratch.advance_clock(host.connection, until - result.clock_advance)
+        await scratch.advance_database_clock(host.connection, until - result.clock_advance)
         result.clock_advance = until
     return result
 

@@ -32,7 +32,7 @@ from holdfast.testing.kill_replay import (
     ReplayResult,
     SimulatedKill,
     StateProbe,
-    call_probe,
+    call_state_probe,
     check_replayable,
     check_same_result,
     close_killed_coroutines,
@@ -132,11 +132,15 @@ class Holdfast:
         """
         if isinstance(what, Call):
             what.mark_used()
-            task, expected = what.task, _add_defaults(what.task, _to_json_values(dict(what.args)))
+            task, expected = what.task, _add_default_arguments(what.task, _to_json_values(dict(what.args)))
         else:
             task, expected = what, _to_json_values(args)
         submitted = self.submitted(task)
-        matches = [each for each in submitted if _matches_arguments(_add_defaults(task, each.args), expected)]
+        matches = [
+            each
+            for each in submitted
+            if _matches_arguments(_add_default_arguments(task, each.args), expected)
+        ]
         if len(matches) == count or (count is None and matches):
             return matches
         times = "" if count is None else f" {count} times, but {len(matches)} times"
@@ -164,10 +168,10 @@ class Holdfast:
         check_replayable(call)
         before, dropped = asyncio.all_tasks(), list[KillableCoroutine]()
         try:
-            expected, _ = await self._run_round(call, 0, setup, snapshot, dropped)
+            expected, _ = await self._run_replay_round(call, 0, setup, snapshot, dropped)
             places: list[str] = []
             for k in range(1, max_awaits + 1):
-                actual, place = await self._run_round(call, k, setup, snapshot, dropped)
+                actual, place = await self._run_replay_round(call, k, setup, snapshot, dropped)
                 if place is None:
                     return ReplayResult(kills=len(places), output=expected["result"], places=places)
                 check_same_result(place, expected, actual)
@@ -178,7 +182,7 @@ class Holdfast:
             f"{call.task.name} has more than {max_awaits} awaits; pass max_awaits=... to try all of them."
         )
 
-    async def _run_round(
+    async def _run_replay_round(
         self,
         call: Call[Any],
         k: int,
@@ -187,7 +191,7 @@ class Holdfast:
         dropped: list[KillableCoroutine],
     ) -> tuple[dict[str, Any], str | None]:
         """Run one job: kill it after the k-th await of its first attempt, then run it to the end."""
-        await call_probe(setup)
+        await call_state_probe(setup)
         known = {each.id for each in self.submitted()}
         fresh = Call(call.task, call.args)
         job = await self.client.submit(fresh)
@@ -199,7 +203,7 @@ class Holdfast:
         return {
             "result": (last.outcome, last.output),
             "submitted work": sorted((e.task, msgspec.json.encode(e.args)) for e in others),
-            "snapshot": await call_probe(snapshot),
+            "snapshot": await call_state_probe(snapshot),
         }, place
 
     async def _kill_at_await(
@@ -221,7 +225,9 @@ class Holdfast:
             except SimulatedKill as killed:
                 dropped.extend(runs)
                 await self._drop_connections(host, opened, spared)
-                await scratch.advance_clock(host.connection, timedelta(seconds=claimed.lease_s, hours=1))
+                await scratch.advance_database_clock(
+                    host.connection, timedelta(seconds=claimed.lease_s, hours=1)
+                )
                 return str(killed)
             await opened.__aexit__(None, None, None)
             await host.record_and_claim(outcome, claim=False)
@@ -350,7 +356,7 @@ def _to_json_values(args: Mapping[str, Any]) -> dict[str, Any]:
     return dict(msgspec.json.decode(encode_payload(dict(args), what="args")))
 
 
-def _add_defaults(task: AnyTask, args: Mapping[str, Any]) -> dict[str, Any]:
+def _add_default_arguments(task: AnyTask, args: Mapping[str, Any]) -> dict[str, Any]:
     parameters = task.signature.parameters
     defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty and n not in args}
     return {**_to_json_values(defaults), **args}

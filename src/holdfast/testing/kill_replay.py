@@ -98,7 +98,7 @@ class KillableCoroutine:
         return f"{self._code.co_name}:{frame.f_lineno}" if frame is not None else self._code.co_name
 
 
-async def call_probe(probe: StateProbe | None) -> Any:
+async def call_state_probe(probe: StateProbe | None) -> Any:
     """Call a probe, await it if it is asynchronous, and return its value."""
     if probe is None:
         return None

@@ -95,7 +95,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     settings = _load_test_settings(config)
     if settings.database_url is not None:
-        asyncio.run(scratch.drop_database(settings.database_url, _get_template_name(home), settings))
+        asyncio.run(scratch.drop_test_database(settings.database_url, _get_template_name(home), settings))
     else:
         embedded.stop_server(settings)
     shutil.rmtree(home, ignore_errors=True)
@@ -178,7 +178,7 @@ async def _create_hf(
 ) -> AsyncGenerator[Holdfast]:
     """The real engine on a database of this test, a clock that you can move, and a runner of your tasks."""
     name = f"hf_{uuid.uuid4().hex[:16]}"
-    await scratch.create_database(hf_server, name, hf_settings, template=hf_template)
+    await scratch.create_test_database(hf_server, name, hf_settings, template=hf_template)
     hf = Holdfast(scratch.build_database_url(hf_server, name), hf_settings)
     for app in pytestconfig.getini("holdfast_app"):
         hf.use(importlib.import_module(app))
@@ -187,7 +187,7 @@ async def _create_hf(
     yield hf
     await redirection.close()
     await hf.close()
-    await scratch.drop_database(hf_server, name, hf_settings)
+    await scratch.drop_test_database(hf_server, name, hf_settings)
 
 
 class ClientRedirection:

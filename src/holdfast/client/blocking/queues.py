@@ -10,9 +10,9 @@ from typing import Any, TypeVar, Unpack, overload
 from holdfast.client.blocking.loop_thread import LoopThread
 from holdfast.client.messages.arguments import MessageDelay, MessageTarget
 from holdfast.client.messages.queues import (
-    PolicyChanges,
+    MessagePolicyChanges,
+    MessageReadOptions,
     Queues,
-    ReadOptions,
 )
 from holdfast.model import Json, Message, MessageMetrics, MessagePlace, MessagePolicy, MessageQueue
 
@@ -84,16 +84,16 @@ class BlockingQueues:
 
     @overload
     def read(
-        self, queue: str, *, type: builtins.type[B], **options: Unpack[ReadOptions]
+        self, queue: str, *, type: builtins.type[B], **options: Unpack[MessageReadOptions]
     ) -> builtins.list[Message[B]]: ...
 
     @overload
     def read(
-        self, queue: str, *, type: None = None, **options: Unpack[ReadOptions]
+        self, queue: str, *, type: None = None, **options: Unpack[MessageReadOptions]
     ) -> builtins.list[Message[Any]]: ...
 
     def read(
-        self, queue: str, *, type: Any = None, **options: Unpack[ReadOptions]
+        self, queue: str, *, type: Any = None, **options: Unpack[MessageReadOptions]
     ) -> builtins.list[Message[Any]]:
         """Read visible messages, lowest id first, and hide them from other readers for `vt`.
 
@@ -158,6 +158,6 @@ class BlockingQueues:
         """Return the policy of a queue."""
         return self._thread.run(self._inner.policy(queue))
 
-    def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
+    def put_policy(self, queue: str, **changes: Unpack[MessagePolicyChanges]) -> MessagePolicy:
         """Change fields of a queue's policy. A missing dead-letter queue is created."""
         return self._thread.run(self._inner.put_policy(queue, **changes))

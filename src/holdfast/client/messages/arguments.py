@@ -118,7 +118,7 @@ def build_send_statement(
     return queues.build_send_statement(
         queue,
         [
-            encode_payload(body, what=_name_item("body", index, bodies), limit=MAX_MESSAGE_BYTES)
+            encode_payload(body, what=_format_argument_name("body", index, bodies), limit=MAX_MESSAGE_BYTES)
             for index, body in enumerate(bodies)
         ],
         headers=None if headers is None else [_encode_header(header) for header in headers],
@@ -126,7 +126,7 @@ def build_send_statement(
     )
 
 
-def _name_item(noun: str, index: int, items: Sequence[object]) -> str:
+def _format_argument_name(noun: str, index: int, items: Sequence[object]) -> str:
     return noun if len(items) == 1 else f"{noun}[{index}]"
 
 
@@ -135,7 +135,7 @@ def _encode_header(header: Json) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class ReadRequest:
+class MessageReadRequest:
     """The validated arguments of `client.queues.read`.
 
     `wait_s` is how long to wait for the first message.
@@ -155,7 +155,7 @@ class ReadRequest:
         vt: timedelta | None = None,
         where: Json = None,
         wait: timedelta | None = None,
-    ) -> ReadRequest:
+    ) -> MessageReadRequest:
         """Validate the arguments of `client.queues.read`."""
         check_queue_name(queue)
         check_count(qty, "qty")

@@ -29,7 +29,7 @@ T = TypeVar("T")
 MIN_POLL_PAUSE_S, MAX_POLL_PAUSE_S = 0.02, 0.5
 
 
-class ReadOptions(TypedDict, total=False):
+class MessageReadOptions(TypedDict, total=False):
     """The keyword arguments of `client.queues.read`.
 
     qty: the maximum number of messages. The default is 1.
@@ -38,8 +38,8 @@ class ReadOptions(TypedDict, total=False):
     wait: how long to wait for the first message. The default is not to wait.
 
     >>> from datetime import timedelta
-    >>> from holdfast import ReadOptions
-    >>> ten: ReadOptions = {"qty": 10, "vt": timedelta(minutes=1)}
+    >>> from holdfast import MessageReadOptions
+    >>> ten: MessageReadOptions = {"qty": 10, "vt": timedelta(minutes=1)}
     """
 
     qty: int
@@ -48,11 +48,11 @@ class ReadOptions(TypedDict, total=False):
     wait: timedelta | None
 
 
-class PolicyChanges(TypedDict, total=False):
+class MessagePolicyChanges(TypedDict, total=False):
     """The keyword arguments of `client.queues.put_policy`: the fields of `MessagePolicy` to change.
 
-    >>> from holdfast import PolicyChanges
-    >>> changes: PolicyChanges = {"max_reads": 5, "dead_letters": "letters_dead"}
+    >>> from holdfast import MessagePolicyChanges
+    >>> changes: MessagePolicyChanges = {"max_reads": 5, "dead_letters": "letters_dead"}
     """
 
     vt: timedelta
@@ -121,13 +121,13 @@ class Queues:
         """Delete a queue, its messages and its archive. Return False if the queue does not exist."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            return await queues.drop_queue(connection, queue)
+            return await queues.drop_message_queue(connection, queue)
 
     async def purge(self, queue: str) -> int:
         """Delete all messages of a queue, but not its archive. Return the number of deleted messages."""
         arguments.check_queue_name(queue)
         async with self._connections.connection() as connection:
-            return await queues.purge_queue(connection, queue)
+            return await queues.purge_message_queue(connection, queue)
 
     async def list(self) -> builtins.list[MessageQueue]:
         """Return all message queues."""
@@ -162,25 +162,25 @@ class Queues:
 
     @overload
     async def read(
-        self, queue: str, *, type: builtins.type[B], **options: Unpack[ReadOptions]
+        self, queue: str, *, type: builtins.type[B], **options: Unpack[MessageReadOptions]
     ) -> builtins.list[Message[B]]: ...
     @overload
     async def read(
-        self, queue: str, *, type: None = None, **options: Unpack[ReadOptions]
+        self, queue: str, *, type: None = None, **options: Unpack[MessageReadOptions]
     ) -> builtins.list[Message[Any]]: ...
     async def read(
         self,
         queue: str,
         *,
         type: Any = None,  # noqa: A002
-        **options: Unpack[ReadOptions],
+        **options: Unpack[MessageReadOptions],
     ) -> builtins.list[Message[Any]]:
         """Read visible messages, lowest id first, and hide them from other readers for `vt`.
 
         With `type` the bodies are converted to that type.
         """
-        check_option_names(options, ReadOptions.__annotations__, "queues.read")
-        request = arguments.ReadRequest.from_options(queue, **options)
+        check_option_names(options, MessageReadOptions.__annotations__, "queues.read")
+        request = arguments.MessageReadRequest.from_options(queue, **options)
         deadline = time.monotonic() + request.wait_s
         pause = MIN_POLL_PAUSE_S
         while True:
@@ -287,9 +287,9 @@ class Queues:
         async with self._connections.connection() as connection:
             return await queues.get_message_policy(connection, queue)
 
-    async def put_policy(self, queue: str, **changes: Unpack[PolicyChanges]) -> MessagePolicy:
+    async def put_policy(self, queue: str, **changes: Unpack[MessagePolicyChanges]) -> MessagePolicy:
         """Change fields of a queue's policy. A missing dead-letter queue is created."""
-        check_option_names(changes, PolicyChanges.__annotations__, "queues.put_policy")
+        check_option_names(changes, MessagePolicyChanges.__annotations__, "queues.put_policy")
         arguments.check_queue_name(queue)
         arguments.check_policy_changes(queue, changes)
         async with self._connections.transaction() as connection:
@@ -303,7 +303,7 @@ class Queues:
         if on is not None:
             return await caller_connection.run_statement_async(on, statement)
         async with self._connections.connection() as connection:
-            return await queues.run_statement(connection, statement)
+            return await queues.run_json_statement(connection, statement)
 
     async def _convert_bodies(
         self, connection: Connection, messages: builtins.list[Message[Any]], body_type: Any

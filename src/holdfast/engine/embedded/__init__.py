@@ -43,11 +43,11 @@ __all__ = [
 
 @dataclass
 class EmbeddedServer:
-    """A running embedded server. The lock file descriptor `claim` makes this process one of its users."""
+    """A running embedded server. The lock file descriptor `user_lock_fd` makes this process one of its users."""
 
     url: Secret
     home: EmbeddedHome = field(repr=False)
-    claim: int | None = field(repr=False)
+    user_lock_fd: int | None = field(repr=False)
 
     @property
     def is_permanent(self) -> bool:
@@ -61,10 +61,10 @@ class EmbeddedServer:
 
     def release(self) -> None:
         """Stop being a user of the server. The death of the process has the same effect."""
-        claim, self.claim = self.claim, None
-        if claim is not None:
+        user_lock_fd, self.user_lock_fd = self.user_lock_fd, None
+        if user_lock_fd is not None:
             # Closed and not unlocked: a forked child may share the lock and still use the server.
-            os.close(claim)
+            os.close(user_lock_fd)
 
     def keep_running_for(self, duration: timedelta) -> None:
         """Keep the server running for `duration` from now, even without users."""
@@ -99,8 +99,8 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
         check_home_owner(home)
         home.create()
         with home.hold_start_lock():
-            claim = home.acquire_user_lock(STOP_TIMEOUT_S)
-            if claim is None:
+            user_lock_fd = home.acquire_user_lock(STOP_TIMEOUT_S)
+            if user_lock_fd is None:
                 raise EmbeddedDatabaseError(
                     f"The embedded PostgreSQL in {home.folder} is stopping and does not finish.",
                     fix=f"See {home.log}.",
@@ -110,11 +110,11 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
                 if url is None:
                     url, fresh = launch_server(settings, home, options or {})
             except BaseException:
-                os.close(claim)
+                os.close(user_lock_fd)
                 raise
     seconds = round(time.monotonic() - started, 3)
     telemetry.emit("database.started", url=redact_url(url.reveal()), seconds=seconds, fresh=fresh)
-    return EmbeddedServer(url, home, claim)
+    return EmbeddedServer(url, home, user_lock_fd)
 
 
 def find_running_server(settings: Settings) -> EmbeddedServer | None:
@@ -126,14 +126,14 @@ def find_running_server(settings: Settings) -> EmbeddedServer | None:
         check_home_owner(home)
         if not home.has_supervisor():
             return None
-        claim = home.acquire_user_lock(0.1)
-        if claim is None:
+        user_lock_fd = home.acquire_user_lock(0.1)
+        if user_lock_fd is None:
             return None  # it is stopping
         url = find_running_server_url(home, wait=False)
     if url is None:
-        os.close(claim)
+        os.close(user_lock_fd)
         return None
-    return EmbeddedServer(url, home, claim)
+    return EmbeddedServer(url, home, user_lock_fd)
 
 
 def start_permanent_server(settings: Settings) -> EmbeddedServer:

@@ -34,7 +34,7 @@ PASSED_ENVIRONMENT_VARIABLES = (
 
 
 @dataclass(frozen=True)
-class ServerAccount:
+class ServerOsAccount:
     """The user and group that the server runs as."""
 
     uid: int
@@ -80,19 +80,19 @@ def build_server_environment() -> dict[str, str]:
     return {"PATH": os.defpath, **passed, "LC_ALL": "C", "TZ": "UTC"}
 
 
-def choose_account(home: EmbeddedHome) -> ServerAccount:
+def choose_server_account(home: EmbeddedHome) -> ServerOsAccount:
     """Return the server's account: the current user, or for root the owner of the cluster or `nobody`."""
     if os.geteuid() != 0:
         check_home_owner(home)
-        return ServerAccount(os.geteuid(), os.getegid())
+        return ServerOsAccount(os.geteuid(), os.getegid())
     for folder in (home.data_folder, home.folder):
         if folder.exists() and (owner := folder.stat()).st_uid != 0:
-            return ServerAccount(owner.st_uid, owner.st_gid)
+            return ServerOsAccount(owner.st_uid, owner.st_gid)
     try:
         nobody = pwd.getpwnam("nobody")
     except KeyError:
-        return ServerAccount(65534, 65534)
-    return ServerAccount(nobody.pw_uid, nobody.pw_gid)
+        return ServerOsAccount(65534, 65534)
+    return ServerOsAccount(nobody.pw_uid, nobody.pw_gid)
 
 
 def check_home_owner(home: EmbeddedHome) -> None:
@@ -113,7 +113,7 @@ def _format_user(uid: int) -> str:
         return f"user {uid}"
 
 
-def take_over_files(folder: Path, account: ServerAccount) -> bool:
+def take_over_cluster_files(folder: Path, account: ServerOsAccount) -> bool:
     """Make the server's account the owner of a cluster that root copied. Return whether it was needed."""
     if account.is_current_user or folder.stat().st_uid == account.uid:
         return False
@@ -124,11 +124,11 @@ def take_over_files(folder: Path, account: ServerAccount) -> bool:
     return True
 
 
-def choose_data_folder(home: EmbeddedHome, account: ServerAccount) -> Path:
+def choose_data_folder(home: EmbeddedHome, account: ServerOsAccount) -> Path:
     """Return the folder for a new cluster: inside the home if the account can reach it."""
     if account.is_current_user or account.can_access("-x", home.folder):
-        return home.inside_data_folder
-    place = home.outside_data_folder
+        return home.data_folder_in_home
+    place = home.data_folder_outside_home
     create_public_folders(place.parent)
     if not account.can_access("-x", place.parent):
         raise EmbeddedDatabaseError(

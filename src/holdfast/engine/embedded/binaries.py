@@ -23,7 +23,7 @@ from pathlib import Path
 from holdfast.engine.connection import MIN_POSTGRES_MAJOR
 from holdfast.engine.embedded import home as home_module
 from holdfast.engine.embedded.account import (
-    ServerAccount,
+    ServerOsAccount,
     build_server_environment,
     copy_folder_readable_by_all,
     create_public_folders,
@@ -63,7 +63,7 @@ class PostgresBinaries:
         return path if path.exists() else None
 
 
-def iterate_binaries(settings: Settings) -> Iterator[PostgresBinaries]:
+def iterate_postgres_binaries(settings: Settings) -> Iterator[PostgresBinaries]:
     """Yield all usable installations of PostgreSQL, best first."""
     if settings.pg_bin:
         yield _check_configured_folder(settings.pg_bin)
@@ -130,10 +130,10 @@ def read_binaries_version(folder: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def choose_binaries(settings: Settings, cluster_version: int | None) -> PostgresBinaries:
+def choose_postgres_binaries(settings: Settings, cluster_version: int | None) -> PostgresBinaries:
     """Return the best installation of PostgreSQL, of the version of the cluster if there is one."""
     others: list[PostgresBinaries] = []
-    for candidate in iterate_binaries(settings):
+    for candidate in iterate_postgres_binaries(settings):
         if cluster_version in {None, candidate.version}:
             return candidate
         others.append(candidate)
@@ -153,7 +153,7 @@ def choose_binaries(settings: Settings, cluster_version: int | None) -> Postgres
     )
 
 
-def make_binaries_runnable(binaries: PostgresBinaries, account: ServerAccount) -> PostgresBinaries:
+def make_postgres_binaries_runnable(binaries: PostgresBinaries, account: ServerOsAccount) -> PostgresBinaries:
     """Return binaries that the server's account can run: the same ones, or a copy in a shared folder."""
     if account.is_current_user or _can_run_binaries(binaries, account):
         return binaries
@@ -167,7 +167,7 @@ def make_binaries_runnable(binaries: PostgresBinaries, account: ServerAccount) -
     return copy
 
 
-def _can_run_binaries(binaries: PostgresBinaries, account: ServerAccount) -> bool:
+def _can_run_binaries(binaries: PostgresBinaries, account: ServerOsAccount) -> bool:
     for name in ("postgres", "initdb"):  # initdb also needs libpq
         try:
             if account.run([binaries.program_path(name), "--version"]).returncode:
@@ -208,7 +208,7 @@ def _copy_binaries(binaries: PostgresBinaries) -> Path:
 
 def choose_psql(settings: Settings, cluster_version: int | None) -> Path:
     """Return a psql: of the cluster's version, of any other version, or from PATH."""
-    candidates = sorted(iterate_binaries(settings), key=lambda b: b.version != cluster_version)
+    candidates = sorted(iterate_postgres_binaries(settings), key=lambda b: b.version != cluster_version)
     for binaries in candidates:
         if binaries.psql:
             return binaries.psql

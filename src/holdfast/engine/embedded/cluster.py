@@ -19,10 +19,10 @@ from pathlib import Path
 
 from holdfast.engine.embedded import supervisor
 from holdfast.engine.embedded.account import (
-    ServerAccount,
+    ServerOsAccount,
     build_server_environment,
     choose_data_folder,
-    take_over_files,
+    take_over_cluster_files,
 )
 from holdfast.engine.embedded.binaries import PostgresBinaries
 from holdfast.engine.embedded.home import EMBEDDED_ROLE_NAME, INCOMPLETE_SUFFIX, EmbeddedHome
@@ -53,7 +53,7 @@ class PostgresCluster:
     """The data folder of a home, the account of its server, and the programs that serve it."""
 
     home: EmbeddedHome
-    account: ServerAccount
+    account: ServerOsAccount
     binaries: PostgresBinaries
 
     def create(self, password: Secret) -> None:
@@ -78,7 +78,7 @@ class PostgresCluster:
         """Delete the cluster of an earlier home at the same path, which was deleted."""
         if pid := self.find_postmaster_pid():
             supervisor.send_signal(pid, signal.SIGQUIT)
-        supervisor.end_orphan_processes(self.home.tag, self.account.uid)
+        supervisor.end_orphan_processes(self.home.cluster_name, self.account.uid)
         shutil.rmtree(target)
 
     def _run_initdb(self, folder: Path, key: Path) -> None:
@@ -125,7 +125,7 @@ class PostgresCluster:
             "port": str(port),
             # No socket: its path is limited to 107 bytes, and TCP requires the password.
             "unix_socket_directories": "",
-            "cluster_name": self.home.tag,
+            "cluster_name": self.home.cluster_name,
             "logging_collector": "off",
             "log_destination": "stderr",
         }
@@ -137,22 +137,24 @@ class PostgresCluster:
             environment=build_server_environment(),
             uid=self.account.uid,
             gid=self.account.gid,
-            tag=self.home.tag,
+            cluster_name=self.home.cluster_name,
             port=port,
         )
 
     def find_postmaster_pid(self) -> int | None:
         """Return the process id of the running postmaster, or None."""
-        return supervisor.find_postmaster(str(self.home.data_folder), self.home.tag, self.account.uid)
+        return supervisor.find_postmaster_pid(
+            str(self.home.data_folder), self.home.cluster_name, self.account.uid
+        )
 
     def repair(self) -> list[str]:
         """Repair the data folder after a crash, copy or kill. Return descriptions of the repairs."""
         folder = self.home.data_folder
-        repaired = ["files of another owner"] if take_over_files(folder, self.account) else []
+        repaired = ["files of another owner"] if take_over_cluster_files(folder, self.account) else []
         if folder.stat().st_mode & 0o7777 not in {0o700, 0o750}:
             folder.chmod(0o700)
             repaired.append("folder readable by other users")
-        if supervisor.end_orphan_processes(self.home.tag, self.account.uid):
+        if supervisor.end_orphan_processes(self.home.cluster_name, self.account.uid):
             repaired.append("processes of a killed server")
         pid_file = folder / "postmaster.pid"
         if pid_file.exists():
@@ -182,7 +184,7 @@ class PostgresCluster:
     def remove_incomplete_folders(self) -> bool:
         """Remove folders that a killed process left incomplete. Returns whether there were any."""
         removed = False
-        for target in (self.home.inside_data_folder, self.home.outside_data_folder):
+        for target in (self.home.data_folder_in_home, self.home.data_folder_outside_home):
             for aside in target.parent.glob(f"{target.name}{INCOMPLETE_SUFFIX}*"):
                 self._end_abandoned_initdb(str(aside))
                 shutil.rmtree(aside, ignore_errors=True)

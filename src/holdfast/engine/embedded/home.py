@@ -74,24 +74,24 @@ class EmbeddedHome:
     # Location of the cluster
 
     @property
-    def inside_data_folder(self) -> Path:
+    def data_folder_in_home(self) -> Path:
         """The data folder inside the home."""
         return self.folder / "data"
 
     @property
-    def outside_data_folder(self) -> Path:
+    def data_folder_outside_home(self) -> Path:
         """The data folder for a home that the server's account cannot reach."""
         return SHARED_STATE_FOLDER / self._digest[:16] / "data"
 
     @property
     def data_folder(self) -> Path:
         """The data folder in use."""
-        if not self.inside_data_folder.exists() and self.location.exists():
-            return self.outside_data_folder
-        return Path(os.path.realpath(self.inside_data_folder))
+        if not self.data_folder_in_home.exists() and self.location.exists():
+            return self.data_folder_outside_home
+        return Path(os.path.realpath(self.data_folder_in_home))
 
     @property
-    def tag(self) -> str:
+    def cluster_name(self) -> str:
         """The name of this cluster in process titles. It is derived from the path, so a copy differs."""
         return f"holdfast-{hashlib.sha256(os.fsencode(self.data_folder)).hexdigest()[:12]}"
 
@@ -131,8 +131,8 @@ class EmbeddedHome:
         for name in ("password", "port", "server.log", "server.log.1", "data.location"):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            (self.outside_data_folder.parent / "home").unlink(missing_ok=True)
-            self.outside_data_folder.parent.rmdir()
+            (self.data_folder_outside_home.parent / "home").unlink(missing_ok=True)
+            self.data_folder_outside_home.parent.rmdir()
 
     # Password and port
 
@@ -191,15 +191,17 @@ class EmbeddedHome:
 
     def write_location(self) -> None:
         """Store the path of an outside cluster in the home, and the path of the home beside the cluster."""
-        self._write_file("data.location", os.fspath(self.outside_data_folder), 0o644)
-        (self.outside_data_folder.parent / "home").write_text(f"{self.folder}\n", errors="surrogateescape")
+        self._write_file("data.location", os.fspath(self.data_folder_outside_home), 0o644)
+        (self.data_folder_outside_home.parent / "home").write_text(
+            f"{self.folder}\n", errors="surrogateescape"
+        )
 
     def follow_moved_home(self) -> None:
         """Move an outside cluster to its new path after the home was moved. Refuse a copied home."""
-        if self.inside_data_folder.exists() or not self.location.exists():
+        if self.data_folder_in_home.exists() or not self.location.exists():
             return
         before = Path(self.location.read_text(errors="surrogateescape").strip())
-        if before == self.outside_data_folder:
+        if before == self.data_folder_outside_home:
             return
         owner = Path((before.parent / "home").read_text(errors="surrogateescape").strip())
         if (owner / "data.location").exists():
@@ -207,7 +209,7 @@ class EmbeddedHome:
                 f"{self.folder} is a copy of {owner}, whose database is in {before} and was not copied.",
                 fix="Run `holdfast db reset` here to start with an empty database, or copy it with pg_dump.",
             )
-        before.parent.rename(self.outside_data_folder.parent)
+        before.parent.rename(self.data_folder_outside_home.parent)
         self.write_location()
 
     # Log

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast import telemetry
 from holdfast.engine.embedded import binaries, login_probe, supervisor
-from holdfast.engine.embedded.account import ServerAccount, build_server_environment, choose_account
+from holdfast.engine.embedded.account import ServerOsAccount, build_server_environment, choose_server_account
 from holdfast.engine.embedded.cluster import PostgresCluster, find_decisive_line, suggest_fix
 from holdfast.engine.embedded.home import EMBEDDED_DATABASE_NAME, EmbeddedHome
 from holdfast.engine.embedded.login_probe import LoginResult
@@ -38,13 +38,15 @@ def find_running_server_url(home: EmbeddedHome, *, wait: bool) -> Secret | None:
     if not home.has_supervisor() or not (password := home.password) or not (port := home.port):
         return None
     url = home.url(password, port)
-    result = login_probe.probe_login(url, home.tag)
+    result = login_probe.probe_login(url, home.cluster_name)
     if wait and result not in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}:
         _check_same_machine(home)
         result = _wait_for_login(home, url)
         _check_server_responds(home, result)
     if result is LoginResult.NO_DATABASE and wait:
-        login_probe.ensure_database(home.url(password, port, MAINTENANCE_DATABASE), EMBEDDED_DATABASE_NAME)
+        login_probe.ensure_database_exists(
+            home.url(password, port, MAINTENANCE_DATABASE), EMBEDDED_DATABASE_NAME
+        )
         result = LoginResult.OURS
     return url if result in ACCEPTING_LOGIN_RESULTS else None
 
@@ -54,11 +56,13 @@ def launch_server(settings: Settings, home: EmbeddedHome, options: Mapping[str, 
     if home.has_supervisor():
         _emit_recovery_event("a password file that was lost or replaced")
         end_server(home)
-    account = choose_account(home)
+    account = choose_server_account(home)
     home.follow_moved_home()
     home.refuse_foreign_folder()
     version = home.cluster_version
-    programs = binaries.make_binaries_runnable(binaries.choose_binaries(settings, version), account)
+    programs = binaries.make_postgres_binaries_runnable(
+        binaries.choose_postgres_binaries(settings, version), account
+    )
     cluster = PostgresCluster(home, account, programs)
     if cluster.remove_incomplete_folders():
         _emit_recovery_event("incomplete data folder")
@@ -67,7 +71,7 @@ def launch_server(settings: Settings, home: EmbeddedHome, options: Mapping[str, 
     password = password or home.create_password()
     if version is None:
         cluster.create(password)
-    elif _accepts_without_supervisor(cluster, password):
+    elif _check_or_stop_unsupervised_server(cluster, password):
         return _adopt_server(cluster, password), False
     for what in cluster.repair():
         _emit_recovery_event(what)
@@ -82,13 +86,17 @@ def _emit_recovery_event(what: str) -> None:
     telemetry.emit("database.stale_state_removed", what=what)
 
 
-def _accepts_without_supervisor(cluster: PostgresCluster, password: Secret) -> bool:
+def _check_or_stop_unsupervised_server(cluster: PostgresCluster, password: Secret) -> bool:
     """Return whether a server without supervisor accepts connections. If it does not, stop it."""
     deadline = time.monotonic() + RECOVERY_TIMEOUT_S
     silent_until = time.monotonic() + 5.0
     while cluster.find_postmaster_pid():
         port = cluster.home.port
-        result = login_probe.probe_login(cluster.home.url(password, port), cluster.home.tag) if port else None
+        result = (
+            login_probe.probe_login(cluster.home.url(password, port), cluster.home.cluster_name)
+            if port
+            else None
+        )
         if result in ACCEPTING_LOGIN_RESULTS and supervisor.is_postmaster_ready(
             str(cluster.home.data_folder)
         ):
@@ -119,7 +127,7 @@ def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
         _spawn_supervisor(cluster.build_server_start_plan(port))
         result = _wait_for_login(home, first)
         if result in ACCEPTING_LOGIN_RESULTS:
-            login_probe.ensure_database(first, EMBEDDED_DATABASE_NAME)
+            login_probe.ensure_database_exists(first, EMBEDDED_DATABASE_NAME)
             return home.url(password, port)
         log = home.read_log_since(log_start)
         end_server(home)
@@ -183,7 +191,7 @@ def _wait_for_login(home: EmbeddedHome, url: Secret) -> LoginResult:
         supervised = (
             home.has_supervisor()
         )  # before the probe: the server may outlive its supervisor for a moment
-        result = login_probe.probe_login(url, home.tag)
+        result = login_probe.probe_login(url, home.cluster_name)
         if (
             result in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}
             or not supervised
@@ -246,19 +254,19 @@ def end_server(home: EmbeddedHome) -> bool:
             time.sleep(0.01)
         home.stop.unlink(missing_ok=True)
     if home.data_folder.exists():
-        was_running = _end_server_without_supervisor(home, choose_account(home)) or was_running
+        was_running = _end_server_without_supervisor(home, choose_server_account(home)) or was_running
     return was_running
 
 
-def _end_server_without_supervisor(home: EmbeddedHome, account: ServerAccount) -> bool:
+def _end_server_without_supervisor(home: EmbeddedHome, account: ServerOsAccount) -> bool:
     """Stop a server that has no supervisor. Returns whether it was running."""
     was_running = False
-    place = (str(home.data_folder), home.tag, account.uid)
+    place = (str(home.data_folder), home.cluster_name, account.uid)
     for name, seconds in supervisor.SHUTDOWN_STEPS:
         deadline = time.monotonic() + seconds
-        if pid := supervisor.find_postmaster(*place):
+        if pid := supervisor.find_postmaster_pid(*place):
             was_running = True
             supervisor.send_signal(pid, signal.Signals[name])
-        while supervisor.find_postmaster(*place) and time.monotonic() < deadline:
+        while supervisor.find_postmaster_pid(*place) and time.monotonic() < deadline:
             time.sleep(0.02)
     return was_running

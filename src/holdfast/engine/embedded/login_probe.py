@@ -33,15 +33,15 @@ class LoginResult(Enum):
     SILENT = "does not respond"
 
 
-def probe_login(url: Secret, tag: str) -> LoginResult:
-    """Log in, compare the cluster name with `tag`, and return the result."""
-    return _run_in_thread(_probe_login(url, tag))
+def probe_login(url: Secret, cluster_name: str) -> LoginResult:
+    """Log in, compare the cluster name with `cluster_name`, and return the result."""
+    return _run_in_thread(_probe_login(url, cluster_name))
 
 
-def ensure_database(url: Secret, name: str) -> None:
+def ensure_database_exists(url: Secret, name: str) -> None:
     """Create a database unless it exists."""
     with translate_driver_errors(url):
-        _run_in_thread(_ensure_database(url, name))
+        _run_in_thread(_ensure_database_exists(url, name))
 
 
 def get_server_version(url: Secret) -> str:
@@ -55,7 +55,7 @@ def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _probe_login(url: Secret, tag: str) -> LoginResult:
+async def _probe_login(url: Secret, cluster_name: str) -> LoginResult:
     try:
         connection = await _open_connection(url)
     except asyncpg.PostgresError as error:
@@ -68,7 +68,7 @@ async def _probe_login(url: Secret, tag: str) -> LoginResult:
         return LoginResult.SILENT
     finally:
         await _close_connection(connection)
-    return LoginResult.OURS if name == tag else LoginResult.FOREIGN
+    return LoginResult.OURS if name == cluster_name else LoginResult.FOREIGN
 
 
 def _classify_refusal(error: asyncpg.PostgresError) -> LoginResult:
@@ -92,7 +92,7 @@ async def _close_connection(connection: asyncpg.Connection[Any]) -> None:
         connection.terminate()
 
 
-async def _ensure_database(url: Secret, name: str) -> None:
+async def _ensure_database_exists(url: Secret, name: str) -> None:
     connection = await _open_connection(url)
     try:
         find_database = "select from pg_catalog.pg_database where datname = $1"

@@ -53,7 +53,7 @@ class ServerStartPlan:
     environment: dict[str, str]
     uid: int
     gid: int
-    tag: str
+    cluster_name: str
     port: int
 
 
@@ -82,26 +82,29 @@ def iterate_processes_with_ps(only: int | None = None) -> Iterator[tuple[int, in
             yield int(pid), int(uid), words
 
 
-def find_postmaster(data_folder: str, tag: str, uid: int) -> int | None:
+def find_postmaster_pid(data_folder: str, cluster_name: str, uid: int) -> int | None:
     """Return the process id of the running postmaster of this data folder, or None.
 
     postmaster.pid alone proves nothing: the process may be dead, its id may belong to another program now, or
     the file came with a copied folder. It is also deleted a moment before the server has ended.
     """
-    claimed = None
+    recorded_pid = None
     with contextlib.suppress(OSError, ValueError):
-        claimed = int(read_pid_file(data_folder)[0])
-    if claimed and _is_postmaster_of(claimed, data_folder, tag, uid):
-        return claimed
+        recorded_pid = int(read_pid_file(data_folder)[0])
+    if recorded_pid and _is_postmaster_of(recorded_pid, data_folder, cluster_name, uid):
+        return recorded_pid
     pids = (
-        pid for pid, owner, words in iterate_processes() if owner == uid and f"cluster_name={tag}" in words
+        pid
+        for pid, owner, words in iterate_processes()
+        if owner == uid and f"cluster_name={cluster_name}" in words
     )
     return next(pids, None)
 
 
-def _is_postmaster_of(pid: int, data_folder: str, tag: str, uid: int) -> bool:
+def _is_postmaster_of(pid: int, data_folder: str, cluster_name: str, uid: int) -> bool:
     return any(
-        owner == uid and (f"cluster_name={tag}" in words or _is_foreign_postmaster(pid, words, data_folder))
+        owner == uid
+        and (f"cluster_name={cluster_name}" in words or _is_foreign_postmaster(pid, words, data_folder))
         for _, owner, words in iterate_processes(pid)
     )
 
@@ -128,21 +131,21 @@ def _is_foreign_postmaster(pid: int, words: list[str], data_folder: str) -> bool
     return False
 
 
-def list_orphan_processes(tag: str, uid: int) -> list[int]:
+def list_orphan_processes(cluster_name: str, uid: int) -> list[int]:
     """Return the process ids of a cluster's server processes that outlived their postmaster."""
-    title = f"postgres: {tag}: "
+    title = f"postgres: {cluster_name}: "
     return [
         p for p, owner, words in iterate_processes() if owner == uid and " ".join(words).startswith(title)
     ]
 
 
-def end_orphan_processes(tag: str, uid: int) -> int:
+def end_orphan_processes(cluster_name: str, uid: int) -> int:
     """Wait for the child processes of a killed postmaster to exit, then end the rest. Return their number."""
     # No data is lost: the next start replays the write-ahead log.
-    count = len(list_orphan_processes(tag, uid))
+    count = len(list_orphan_processes(cluster_name, uid))
     for seconds, number in ORPHAN_SHUTDOWN_STEPS:
         deadline = time.monotonic() + seconds
-        while (left := list_orphan_processes(tag, uid)) and time.monotonic() < deadline:
+        while (left := list_orphan_processes(cluster_name, uid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         for pid in left:
             if number is not None:
@@ -216,7 +219,7 @@ class AdoptedPostmaster:
         self.pid = pid
 
     def is_alive(self) -> bool:
-        return _is_postmaster_of(self.pid, self._plan.data_folder, self._plan.tag, self._plan.uid)
+        return _is_postmaster_of(self.pid, self._plan.data_folder, self._plan.cluster_name, self._plan.uid)
 
 
 class PostmasterSupervisor:
@@ -248,7 +251,7 @@ class PostmasterSupervisor:
         os.write(self.log, f"{stamp} [{os.getpid()}] holdfast supervisor: {text}\n".encode(errors="replace"))
 
     def run(self) -> int:
-        pid = find_postmaster(self.plan.data_folder, self.plan.tag, self.plan.uid)
+        pid = find_postmaster_pid(self.plan.data_folder, self.plan.cluster_name, self.plan.uid)
         server = AdoptedPostmaster(self.plan, pid) if pid else ChildPostmaster(self.plan, self.log)
         if isinstance(server, ChildPostmaster) and not self._wait_until_ready(server):
             return 1
@@ -336,7 +339,7 @@ class PostmasterSupervisor:
         return None
 
     def _clean_up_after_postmaster(self, pid: int) -> None:
-        end_orphan_processes(self.plan.tag, self.plan.uid)
+        end_orphan_processes(self.plan.cluster_name, self.plan.uid)
         with contextlib.suppress(OSError):
             # Another program can get this process id at any time; PostgreSQL would then refuse to start.
             if read_pid_file(self.plan.data_folder)[0] == str(pid):

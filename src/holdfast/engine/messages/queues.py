@@ -116,8 +116,8 @@ def _build_ids_statement(queue: str, statement: str, **argument: Json) -> JsonSt
     )
 
 
-async def run_statement(connection: Connection, statement: JsonStatement[T]) -> T:
-    """Run a statement on one of our connections, in a transaction or not."""
+async def run_json_statement(connection: Connection, statement: JsonStatement[T]) -> T:
+    """Run a statement on one of our own connections and return its decoded result."""
     try:
         response = await connection.fetchval(statement.statement.format("$1"), statement.argument.decode())
     except asyncpg.PostgresError as error:
@@ -201,14 +201,14 @@ async def message_queue_exists(connection: Connection, queue: str) -> bool:
     return exists
 
 
-async def drop_queue(connection: Connection, queue: str) -> bool:
+async def drop_message_queue(connection: Connection, queue: str) -> bool:
     """Drop a message queue with its messages and archive. Return False if it does not exist."""
     with translate_queue_errors(queue):
         dropped: bool = await connection.fetchval("select pgmq.drop_queue($1)", queue)
     return dropped
 
 
-async def purge_queue(connection: Connection, queue: str) -> int:
+async def purge_message_queue(connection: Connection, queue: str) -> int:
     """Delete all messages of a queue and return their number."""
     with translate_queue_errors(queue):
         count: int = await connection.fetchval("select pgmq.purge_queue($1)", queue)

@@ -26,7 +26,7 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query
 from holdfast.server.api.stream_sources import read_batch_without_files
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 MAX_CALLBACK_NAME_CHARS = 200
 MAX_FAILED_JOBS_IN_MANIFEST = 1000
 ALLOWED_CALLBACK_FIELDS = {"type", "queue", "args"}
@@ -40,9 +40,9 @@ class OpenBatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     set `callback` and `owner`.
     """
 
-    name: Name | None = None
+    name: NonEmptyName | None = None
     callback: dict[str, Any] | None = None
-    owner: Name | None = None
+    owner: NonEmptyName | None = None
 
 
 class BatchView(msgspec.Struct, kw_only=True):

@@ -23,11 +23,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from holdfast import telemetry
 from holdfast.engine import watches
 from holdfast.engine.connection import Database
 from holdfast.engine.listener import EVENT_CHANNEL, NotificationListener
-from holdfast.errors import HoldfastError
+from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.model import ENDED_STATUSES
 from holdfast.server.api.stream_sources import JobOrBatchReader, read_job_with_files
 from holdfast.settings import Settings
@@ -226,8 +225,10 @@ class EventHub:
                                 EVENT_POLL_INTERVAL_S, MIN_POLL_PAUSE_RATIO * (polled_at - started_at)
                             )
                         await self._deliver_events(connection)
+                except DatabaseUnavailableError:  # reported once for the process (engine.availability)
+                    await self._pause_after_error(pause_s)
                 except HoldfastError as error:
-                    telemetry.emit("database.connection_failed", error=str(error), retry_in=pause_s)
+                    _log.warning("event streams: %s", error)
                     await self._pause_after_error(pause_s)
                 except Exception:
                     _log.exception("event streams: unexpected error")

@@ -18,7 +18,7 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import AppServices, get_services
 from holdfast.storage import ObjectStore
 from holdfast.storage.file_names import format_content_disposition
-from holdfast.storage.signed_links import LinkGrant, LinkSigner, check_link_lifetime
+from holdfast.storage.signed_links import FileLinkSigner, SignedFileLink, check_link_lifetime
 
 # A file that a browser shows runs no script and cannot reach anything of this origin.
 FILE_SECURITY_POLICY = (
@@ -27,8 +27,8 @@ FILE_SECURITY_POLICY = (
 _RANGE_HEADER_PATTERN = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-def _create_link_signer(services: AppServices) -> LinkSigner:
-    return LinkSigner.from_settings(services.settings)
+def _create_link_signer(services: AppServices) -> FileLinkSigner:
+    return FileLinkSigner.from_settings(services.settings)
 
 
 async def create_file_link(
@@ -86,7 +86,7 @@ async def serve_signed_file(request: Request) -> Response:
     return StreamingResponse(_prepend_chunk(first, chunks), status, headers)
 
 
-def _build_file_headers(grant: LinkGrant, file: Artifact) -> dict[str, str]:
+def _build_file_headers(grant: SignedFileLink, file: Artifact) -> dict[str, str]:
     return {
         "content-type": grant.content_type,
         "content-disposition": format_content_disposition(grant.name, inline=grant.inline),

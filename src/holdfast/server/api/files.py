@@ -104,7 +104,7 @@ class QuotaUsage(msgspec.Struct, kw_only=True):
 
 
 class OwnerUsage(msgspec.Struct, kw_only=True):
-    """Storage usage of an owner. `operations` counts the files that were saved today."""
+    """The quotas of an owner and their use. `operations` counts the jobs that were submitted today (UTC)."""
 
     owner: str | None
     bytes: QuotaUsage
@@ -215,7 +215,7 @@ async def regenerate_file(request: Request) -> Response:
 async def get_owner_usage(request: Request) -> Response:
     query = parse_query(request, OwnerUsageQuery)
     async with transaction_as_caller(request) as connection:
-        usage = await quotas.get_usage(connection, query.owner)
+        usage = await quotas.get_owner_usage(connection, query.owner)
     return json_response(msgspec.convert(usage, OwnerUsage))
 
 

@@ -23,7 +23,7 @@ from holdfast.server.api.request_parsing import parse_body, parse_json, read_bod
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 MAX_WEBHOOK_NAME_CHARS = 63
 MAX_WEBHOOK_MESSAGE_ID_CHARS = 400
 _INBOUND_WEBHOOK_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "inbound webhooks", **OPERATOR_ENDPOINT_OPTIONS}
@@ -35,9 +35,9 @@ class PutInboundWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fiel
     The job gets the body of the call as its argument `payload`.
     """
 
-    type: Name
-    queue: Name = "default"
-    owner: Name | None = None
+    type: NonEmptyName
+    queue: NonEmptyName = "default"
+    owner: NonEmptyName | None = None
 
 
 class InboundWebhookSecret(msgspec.Struct, kw_only=True):

@@ -26,8 +26,8 @@ from holdfast.server.api.stream_tickets import STREAM_TICKET_LIFETIME, issue_str
 from holdfast.server.api.submission import StartJobRequest, start_job_for_caller, submit_job_for_caller
 
 PageSize = Annotated[int, Meta(ge=1, le=200)]
-Seconds = Annotated[float, Meta(ge=0, le=315360000)]
-Text = Annotated[str, Meta(max_length=500)]
+BoundedSeconds = Annotated[float, Meta(ge=0, le=315360000)]
+BoundedText = Annotated[str, Meta(max_length=500)]
 _JOB_NOT_FOUND_RESPONSE = {404: "The job does not exist"}
 _EXISTING_JOB_RESPONSE = {200: "A job with this key exists already"}
 
@@ -67,9 +67,9 @@ class JobListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     status: JobStatus | None = None
-    type: Text | None = None
-    queue: Text | None = None
-    owner: Text | None = None
+    type: BoundedText | None = None
+    queue: BoundedText | None = None
+    owner: BoundedText | None = None
     before: UUID | None = None
     limit: PageSize = 50
 
@@ -88,7 +88,7 @@ class JobListPage(msgspec.Struct, kw_only=True):
 class CancelJobQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Query parameters for cancelling a job. The `reason` is stored with the job."""
 
-    reason: Text | None = None
+    reason: BoundedText | None = None
 
 
 class JobCancellation(msgspec.Struct, kw_only=True):
@@ -110,8 +110,8 @@ class RetryJobRequest(
     and cancelled tasks.
     """
 
-    from_tasks: list[Text] | None = None
-    delay_s: Seconds = 0
+    from_tasks: list[BoundedText] | None = None
+    delay_s: BoundedSeconds = 0
 
 
 class RetryJobResult(msgspec.Struct, kw_only=True):
@@ -183,14 +183,14 @@ async def list_jobs(request: Request) -> Response:
 )
 async def get_job(request: Request) -> Response:
     query, job_id = parse_query(request, GetJobQuery), parse_path_uuid(request)
-    job = await _read_redacted_job(request, job_id)
+    job = await _read_job_or_404(request, job_id)
     if (
         query.wait
         and job["status"] not in ENDED_STATUSES
         and (query.after is None or job["event_seq"] <= query.after)
     ):
         await get_services(request).event_hub.wait_for_change(job_id, job["event_seq"], query.wait)
-        job = await _read_redacted_job(request, job_id)
+        job = await _read_job_or_404(request, job_id)
     etag = f'W/"{job["event_seq"]}-{job["status"]}-{job["progress"]["percent"]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == etag:
@@ -198,7 +198,7 @@ async def get_job(request: Request) -> Response:
     return json_response(redact_job(job, await identify_caller(request)), headers=headers)
 
 
-async def _read_redacted_job(request: Request, job_id: UUID) -> dict[str, Json]:
+async def _read_job_or_404(request: Request, job_id: UUID) -> dict[str, Json]:
     async with transaction_as_caller(request) as connection:
         return ensure_exists(await jobs.get_job(connection, job_id), f"Job {job_id}")
 
@@ -248,7 +248,7 @@ class StreamTicketView(msgspec.Struct, kw_only=True):
 )
 async def create_job_stream_ticket(request: Request) -> Response:
     job_id = parse_path_uuid(request)
-    await _read_redacted_job(request, job_id)
+    await _read_job_or_404(request, job_id)
     return await create_stream_ticket_response(request, job_id)
 
 

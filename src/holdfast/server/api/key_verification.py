@@ -21,7 +21,7 @@ MAX_CACHED_SERVICE_KEYS = 1000
 MAX_SERVICE_KEY_CHARS = 200
 
 
-class KeyVerifier:
+class ServiceKeyVerifier:
     """Verifier of service keys, with a cache."""
 
     def __init__(self, database: Database, settings: Settings) -> None:

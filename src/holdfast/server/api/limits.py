@@ -18,7 +18,7 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _LIMIT_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "limits", **OPERATOR_ENDPOINT_OPTIONS}
 
 
@@ -30,8 +30,8 @@ class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     key.
     """
 
-    queue: Name | None = None
-    type: Name | None = None
+    queue: NonEmptyName | None = None
+    type: NonEmptyName | None = None
     per_key: bool = False
     max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     rate: Annotated[float, Meta(gt=0, le=1e6)] | None = None

@@ -22,10 +22,10 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_query
 
-Seconds = Annotated[float, Meta(ge=0, le=31536000)]
+BoundedSeconds = Annotated[float, Meta(ge=0, le=31536000)]
 MessageId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-Receipt = Annotated[str, Meta(max_length=200)]
-MAX_MESSAGE_BYTES = 1024 * 1024
+ReceiptText = Annotated[str, Meta(max_length=200)]
+MAX_HTTP_MESSAGE_BYTES = 1024 * 1024
 _MESSAGE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "messages", "access": "service", "scope": "queues"}
 _QUEUE_NOT_FOUND_RESPONSE = {404: "The queue does not exist"}
 
@@ -47,7 +47,7 @@ class SendMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
 
     messages: Annotated[list[Any], Meta(min_length=1, max_length=1000)]
     headers: dict[str, Any] | None = None
-    delay_s: Seconds | None = None
+    delay_s: BoundedSeconds | None = None
 
 
 class MessageIds(msgspec.Struct, kw_only=True):
@@ -65,7 +65,7 @@ class ReadMessagesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
     """
 
     qty: Annotated[int, Meta(ge=1, le=100)] = 1
-    vt_s: Seconds | None = None
+    vt_s: BoundedSeconds | None = None
     where: dict[str, Any] | None = None
 
 
@@ -91,14 +91,14 @@ class MessageView(msgspec.Struct, kw_only=True):
 class MessageSelectionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Request body that selects messages to archive or delete, by receipts or by ids."""
 
-    receipts: Annotated[list[Receipt], Meta(max_length=1000)] = []
+    receipts: Annotated[list[ReceiptText], Meta(max_length=1000)] = []
     ids: Annotated[list[MessageId], Meta(max_length=1000)] = []
 
 
 class HideMessagesRequest(MessageSelectionRequest, kw_only=True, forbid_unknown_fields=True):
     """Request body to hide messages from readers for `vt_s` seconds from now."""
 
-    vt_s: Seconds
+    vt_s: BoundedSeconds
 
 
 class PeekMessagesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ async def create_message_queue(request: Request) -> Response:
 async def delete_message_queue(request: Request) -> Response:
     name = _parse_queue_name(request)
     async with audited_transaction(request, "messages.drop", name, as_login=True) as connection:
-        if not await queues.drop_queue(connection, name):
+        if not await queues.drop_message_queue(connection, name):
             raise NotFoundError(f"Message queue {name!r} does not exist.")
     return Response(status_code=204)
 
@@ -168,14 +168,16 @@ async def get_message_queue_metrics(request: Request) -> Response:
 )
 async def send_messages(request: Request) -> Response:
     name, body = _parse_queue_name(request), await parse_body(request, SendMessagesRequest)
-    bodies = [encode_payload(message, what="messages", limit=MAX_MESSAGE_BYTES) for message in body.messages]
+    bodies = [
+        encode_payload(message, what="messages", limit=MAX_HTTP_MESSAGE_BYTES) for message in body.messages
+    ]
     headers = None
     if body.headers is not None:
         headers = [encode_payload(body.headers, what="headers")] * len(bodies)
     delay = None if body.delay_s is None else timedelta(seconds=body.delay_s)
     async with transaction_as_caller(request) as connection:
         query = queues.build_send_statement(name, bodies, headers=headers, delay=delay)
-        return json_response(MessageIds(ids=await queues.run_statement(connection, query)), 201)
+        return json_response(MessageIds(ids=await queues.run_json_statement(connection, query)), 201)
 
 
 @api_operation(
@@ -225,7 +227,7 @@ async def archive_messages(request: Request) -> Response:
     _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
         query = queues.build_archive_statement(name, body.receipts, body.ids)
-        return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
+        return json_response(MessageIds(ids=await queues.run_json_statement(connection, query)))
 
 
 @api_operation(
@@ -240,7 +242,7 @@ async def delete_messages(request: Request) -> Response:
     _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
         query = queues.build_delete_statement(name, body.receipts, body.ids)
-        return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
+        return json_response(MessageIds(ids=await queues.run_json_statement(connection, query)))
 
 
 @api_operation(
@@ -255,7 +257,7 @@ async def hide_messages(request: Request) -> Response:
     _require_selected_messages(body)
     async with transaction_as_caller(request) as connection:
         query = queues.build_set_vt_statement(name, body.receipts, body.ids, timedelta(seconds=body.vt_s))
-        return json_response(MessageIds(ids=await queues.run_statement(connection, query)))
+        return json_response(MessageIds(ids=await queues.run_json_statement(connection, query)))
 
 
 def _require_selected_messages(selection: MessageSelectionRequest) -> None:

@@ -40,7 +40,7 @@ async def get_prometheus_metrics(request: Request) -> Response:
     services.metrics.start()
     async with transaction_as_caller(request) as connection:
         queue_rows = await queues.list_task_queues(connection)
-        totals = await overview.metrics(connection)
+        totals = await overview.get_engine_metrics(connection)
     registry = MetricRegistry(_build_gauges(queue_rows, totals, services.event_hub.subscription_count))
     return Response(registry.format_text() + services.metrics.format_text(), media_type=METRICS_CONTENT_TYPE)
 
@@ -73,19 +73,19 @@ def _build_gauges(
 
 
 @api_operation(
-    "Get statistics of the database as JSON",
+    "Get the current numbers of tasks and workers, and the limits in use, as JSON",
     tag="metrics",
     access="service",
     scope="metrics",
     response=dict[str, Any],
 )
-async def get_database_stats(request: Request) -> Response:
+async def get_engine_metrics_as_json(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
-        return json_response(await overview.metrics(connection))
+        return json_response(await overview.get_engine_metrics(connection))
 
 
 def build_metrics_routes() -> list[BaseRoute]:
     return [
         Route("/metrics", get_prometheus_metrics, methods=["GET"]),
-        Route("/api/stats", get_database_stats, methods=["GET"]),
+        Route("/api/stats", get_engine_metrics_as_json, methods=["GET"]),
     ]

@@ -21,7 +21,7 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _SCHEDULE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "schedules", **OPERATOR_ENDPOINT_OPTIONS}
 _SCHEDULE_NOT_FOUND_RESPONSE = {404: "The schedule does not exist"}
 
@@ -40,7 +40,7 @@ class PutScheduleRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     timezone: Annotated[str, Meta(max_length=100)] = "UTC"
     missed: Literal["skip", "coalesce", "catch_up"] = "coalesce"
     max_catch_up: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    owner: Name | None = None
+    owner: NonEmptyName | None = None
 
 
 class ScheduleListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -49,8 +49,8 @@ class ScheduleListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     `after` is the name of the last schedule of the previous page.
     """
 
-    owner: Name | None = None
-    after: Name | None = None
+    owner: NonEmptyName | None = None
+    after: NonEmptyName | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
 
 

@@ -15,7 +15,7 @@ from holdfast.engine import access
 from holdfast.engine.connection import Database
 from holdfast.engine.rpc import SqlFunctionCache
 from holdfast.server.api.event_hub import EventHub
-from holdfast.server.api.key_verification import KeyVerifier
+from holdfast.server.api.key_verification import ServiceKeyVerifier
 from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.server.api.token_verification import TokenVerifier
 from holdfast.settings import Settings
@@ -44,7 +44,7 @@ class AppServices:
     tasks: Mapping[str, Task[..., Any]]
     event_hub: EventHub
     token_verifier: TokenVerifier
-    key_verifier: KeyVerifier
+    key_verifier: ServiceKeyVerifier
     rate_limiter: RateLimiter
     rpc_functions: SqlFunctionCache = field(default_factory=SqlFunctionCache, repr=False)
     metrics: ProcessMetrics = field(default_factory=ProcessMetrics, repr=False)
@@ -70,7 +70,7 @@ class AppServices:
             tasks or {},
             EventHub(database, settings),
             TokenVerifier(settings),
-            KeyVerifier(database, settings),
+            ServiceKeyVerifier(database, settings),
             RateLimiter(settings.api_rate, settings.api_burst),
         )
 

@@ -22,7 +22,7 @@ STATIC_PAGE_SECURITY_POLICY = (
 )
 
 
-def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
+def create_static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
     """Return routes that serve `index.html` at `path`, and the other files of the folders below that path.
 
     HTML, JavaScript, CSS and SVG files are read once. If two folders have a file of the same name, the last
@@ -31,10 +31,10 @@ def static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
 
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
-    >>> from holdfast.server import static_page_routes
+    >>> from holdfast.server import create_static_page_routes
     >>> folder = Path(mkdtemp())
     >>> _ = (folder / "index.html").write_text("<!doctype html><title>Notes</title>")
-    >>> routes = static_page_routes("/notes", folder)  # create_app(routes=routes)
+    >>> routes = create_static_page_routes("/notes", folder)  # create_app(routes=routes)
     """
     files = {
         file.name: file

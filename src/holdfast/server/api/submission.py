@@ -26,8 +26,8 @@ from holdfast.server.api.identity import Caller, identify_caller, transaction_as
 from holdfast.server.api.request_parsing import MAX_IDEMPOTENCY_KEY_CHARS, get_idempotency_key
 from holdfast.server.api.services import get_services
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Key = Annotated[str, Meta(min_length=1, max_length=MAX_IDEMPOTENCY_KEY_CHARS)]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200)]
+NonEmptyKey = Annotated[str, Meta(min_length=1, max_length=MAX_IDEMPOTENCY_KEY_CHARS)]
 SERVICE_ONLY_FIELDS = ("owner", "queue", "priority")
 
 
@@ -39,18 +39,18 @@ class StartJobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     no second job is created. Only services may set `owner`, `queue` and `priority`.
     """
 
-    type: Name
+    type: NonEmptyName
     params: dict[str, Any] = {}
-    key: Key | None = None
-    unique: Key | None = None
-    labels: dict[Name, Annotated[str, Meta(max_length=500)]] | None = None
+    key: NonEmptyKey | None = None
+    unique: NonEmptyKey | None = None
+    labels: dict[NonEmptyName, Annotated[str, Meta(max_length=500)]] | None = None
     delay_s: Annotated[float, Meta(ge=0, le=315360000)] | None = None
     run_at: datetime | None = None
     expires_at: datetime | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     batch: UUID | None = None
-    owner: Name | None = None
-    queue: Name | None = None
+    owner: NonEmptyName | None = None
+    queue: NonEmptyName | None = None
 
 
 async def start_job_for_caller(request: Request, body: StartJobRequest) -> jobs.SubmitResult:

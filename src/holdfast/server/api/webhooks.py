@@ -21,7 +21,7 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 WebhookEvent = Literal[
     "job.succeeded", "job.partial", "job.failed", "job.cancelled", "batch.completed", "artifact.expiring"
 ]
@@ -37,8 +37,8 @@ class CreateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
     url: Annotated[str, Meta(min_length=8, max_length=2000)]
     events: Annotated[list[WebhookEvent], Meta(min_length=1, max_length=6)]
-    types: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
-    owner: Name | None = None
+    types: Annotated[list[NonEmptyName], Meta(min_length=1, max_length=50)] | None = None
+    owner: NonEmptyName | None = None
 
 
 class UpdateWebhookRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from holdfast.errors import ConflictError, HoldfastError, StorageError
 from holdfast.model import Artifact
 from holdfast.storage import ObjectStore
-from holdfast.storage.file_names import ArchiveNames, format_content_disposition
+from holdfast.storage.file_names import ZipEntryNames, format_content_disposition
 
 MAX_FILE_READ_ATTEMPTS = 4  # per file; each attempt continues where the previous one failed
 FIRST_READ_RETRY_DELAY_S = 0.2
@@ -101,7 +101,7 @@ async def stream_zip(
     entries: ZipEntries, manifest_source: ManifestSource | None = None
 ) -> AsyncGenerator[bytes]:
     """Yield the bytes of a ZIP archive with the entries and a manifest."""
-    archive, names = _ZipWriter(), ArchiveNames()
+    archive, names = _ZipWriter(), ZipEntryNames()
     try:
         async for entry in _iterate_entries(entries):
             async with contextlib.aclosing(archive.add_file(entry, names.reserve_name(entry.name))) as chunks:
@@ -167,7 +167,7 @@ class _ZipWriter:
                         chunk = await anext(chunks, None)
             reader.verify_hash()
         except (HoldfastError, OSError) as error:
-            _log.warning("a file of an archive could not be read: %s", error)
+            _log.warning("a file could not be added to a ZIP archive: %s", error)
             self._record_failed_entry(entry, name, reader.size, error)
         else:
             facts = {"size": reader.size, "sha256": reader.sha256, "type": entry.content_type}

@@ -305,7 +305,7 @@ class Dashboard:
             return self._login_handler.render_login_page(request)
         form = await _read_form(request)
         next_path = sanitize_redirect_path(str(form.get("next", "")))
-        return await self._login_handler.login_with_key(request, str(form.get("key", "")), next_path)
+        return await self._login_handler.login_with_service_key(request, str(form.get("key", "")), next_path)
 
     async def _serve_logout(self, request: Request) -> Response:
         reject_cross_site_request(request)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from holdfast.formatting import parse_iso_time_or_none
 from holdfast.server.dashboard.filters import MISSING_VALUE_TEXT, format_compact_number, format_duration
-from holdfast.server.dashboard.svg import render_element
+from holdfast.server.dashboard.svg import render_svg_element
 
 CHART_WIDTH, CHART_HEIGHT = 640, 176
 WIDE_CHART_WIDTH_PX = 1320
@@ -105,13 +105,13 @@ def _draw_axes(chart: Chart, max_value: float, plot: Markup) -> Markup:
     elements: list[Markup] = []
     for share in (0, 0.5, 1):
         y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - share)
-        elements.append(render_element("line", class_="grid", x1=LEFT_MARGIN, x2=chart.width, y1=y, y2=y))
+        elements.append(render_svg_element("line", class_="grid", x1=LEFT_MARGIN, x2=chart.width, y1=y, y2=y))
         label = chart.format_value(max_value * share)
         elements.append(
-            render_element("text", label, class_="axis", x=LEFT_MARGIN - 6, y=y + 3.5, text_anchor="end")
+            render_svg_element("text", label, class_="axis", x=LEFT_MARGIN - 6, y=y + 3.5, text_anchor="end")
         )
     elements += _draw_time_labels(chart)
-    return render_element(
+    return render_svg_element(
         "svg",
         *elements,
         plot,
@@ -129,7 +129,7 @@ def _draw_time_labels(chart: Chart) -> Iterator[Markup]:
         x = LEFT_MARGIN + (chart.width - LEFT_MARGIN) * n / max(count, 1)
         text = f"{chart.times[n]:%H:%M}" if is_short else f"{chart.times[n]:%b %d}"
         anchor = "start" if n == 0 else "middle"
-        yield render_element("text", text, class_="axis", x=x, y=CHART_HEIGHT - 4, text_anchor=anchor)
+        yield render_svg_element("text", text, class_="axis", x=x, y=CHART_HEIGHT - 4, text_anchor=anchor)
 
 
 def _draw_stacked_bars(chart: Chart) -> Markup:
@@ -145,10 +145,12 @@ def _draw_stacked_bars(chart: Chart) -> Markup:
                 continue
             height = max(PLOT_HEIGHT_PX * value / max_value, 1)
             y -= height
-            title = render_element("title", f"{at:%H:%M} · {series.name} {format_compact_number(value)}")
+            title = render_svg_element("title", f"{at:%H:%M} · {series.name} {format_compact_number(value)}")
             x = LEFT_MARGIN + (n + 0.12) * step
             bars.append(
-                render_element("rect", title, class_=series.style, x=x, y=y, width=step * 0.76, height=height)
+                render_svg_element(
+                    "rect", title, class_=series.style, x=x, y=y, width=step * 0.76, height=height
+                )
             )
     return _draw_axes(chart, max_value, Markup("").join(bars))
 
@@ -169,11 +171,13 @@ def _draw_lines(chart: Chart) -> Markup:
             y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - value / max_value)
             path += f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}"
             is_drawing = True
-            title = render_element(
+            title = render_svg_element(
                 "title", f"{chart.times[n]:%H:%M} · {series.name} {format_duration(value)}"
             )
-            elements.append(render_element("circle", title, class_=f"{series.style} point", cx=x, cy=y, r=2))
-        elements.append(render_element("path", class_=f"{series.style} line", d=path))
+            elements.append(
+                render_svg_element("circle", title, class_=f"{series.style} point", cx=x, cy=y, r=2)
+            )
+        elements.append(render_svg_element("path", class_=f"{series.style} line", d=path))
     return _draw_axes(chart, max_value, Markup("").join(elements))
 
 
@@ -184,10 +188,10 @@ def draw_sparkline(values: Sequence[float], style: str = "success", title: str =
     max_value = max(values)
     heights = [max(15 * value / max_value, 1) if value else 0.5 for value in values]
     bars = [
-        render_element("rect", x=n * 5, y=16 - height, width=4, height=height)
+        render_svg_element("rect", x=n * 5, y=16 - height, width=4, height=height)
         for n, height in enumerate(heights)
     ]
-    return render_element(
+    return render_svg_element(
         "svg",
         *bars,
         class_=f"sparkline {style}",
@@ -200,10 +204,10 @@ def draw_sparkline(values: Sequence[float], style: str = "success", title: str =
 def draw_progress_bar(share: float | None, label: str, style: str = "active") -> Markup:
     """Draw a progress bar as SVG. `share` is between 0 and 1."""
     width = min(max(share or 0, 0), 1) * 100
-    return render_element(
+    return render_svg_element(
         "svg",
-        render_element("rect", class_="track", width=100, height=6),
-        render_element("rect", class_="fill", width=width, height=6),
+        render_svg_element("rect", class_="track", width=100, height=6),
+        render_svg_element("rect", class_="fill", width=width, height=6),
         class_=f"progress-bar {style}",
         viewBox="0 0 100 6",
         preserveAspectRatio="none",

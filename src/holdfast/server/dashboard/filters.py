@@ -49,7 +49,7 @@ def format_json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def preview_json(value: Any, max_chars: int = 160) -> str:
+def format_json_preview(value: Any, max_chars: int = 160) -> str:
     """Format a value as JSON on one line, shortened to `max_chars` characters."""
     return truncate_text(value if isinstance(value, str) else msgspec.json.encode(value).decode(), max_chars)
 
@@ -73,7 +73,7 @@ TEMPLATE_FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "short_id": shorten_id,
     "shorten": truncate_text,
     "pretty_json": format_json,
-    "json_preview": preview_json,
+    "json_preview": format_json_preview,
     "external_link": render_external_link,
     "search_quoted": quote_search_value,
 }

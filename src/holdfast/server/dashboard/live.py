@@ -102,15 +102,15 @@ class LiveUpdates:
                 if page.version and page.version != version:
                     version = page.version
                     html = page.html.replace(FORM_TOKEN_PLACEHOLDER, request.session.token)
-                    yield _encode_event("page", {"html": html}, version)
+                    yield _encode_sse_event("page", {"html": html}, version)
                 else:
                     yield b": keep-alive\n\n"
                 # After the page, because a new page hides the banner that this event shows.
                 if page.problem != shown_problem:
                     shown_problem = page.problem
                     event = "unavailable" if shown_problem else "available"
-                    yield _encode_event(event, {"message": shown_problem}, version)
-            yield _encode_event("session_expired", {"message": "Your session has expired."}, version)
+                    yield _encode_sse_event(event, {"message": shown_problem}, version)
+            yield _encode_sse_event("session_expired", {"message": "Your session has expired."}, version)
         finally:
             page.viewers.discard(changed)
             if not page.viewers and self._watched.get(key) is page:
@@ -175,5 +175,5 @@ class LiveUpdates:
         return html
 
 
-def _encode_event(event: str, body: dict[str, str | None], version: str) -> bytes:
+def _encode_sse_event(event: str, body: dict[str, str | None], version: str) -> bytes:
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (version.encode(), event.encode(), msgspec.json.encode(body))

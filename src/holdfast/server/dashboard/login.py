@@ -71,14 +71,14 @@ class LoginHandler:
         )
         return Response(html, status, media_type="text/html")
 
-    async def login_with_key(self, request: Request, key: str, next_path: str) -> Response:
+    async def login_with_service_key(self, request: Request, key: str, next_path: str) -> Response:
         """Sign in with a service key that has a dashboard role."""
         reject_cross_site_request(request)
-        if self._is_rate_limited(request):
+        if self._record_and_check_login_attempt(request):
             return self.render_login_page(
                 request, error="Too many attempts. Try again in a minute.", status=429
             )
-        user = await find_user_by_key(self._site.services, key)
+        user = await find_user_by_service_key(self._site.services, key)
         if user is None:
             return self.render_login_page(request, error="This key has no access.", status=403)
         return await self._start_session(request, user, next_path, "key")
@@ -118,7 +118,7 @@ class LoginHandler:
         )
         return response
 
-    def _is_rate_limited(self, request: HTTPConnection) -> bool:
+    def _record_and_check_login_attempt(self, request: HTTPConnection) -> bool:
         """Record a login attempt, and return whether the host made too many attempts within a minute."""
         host = request.client.host if request.client else "?"
         now = time.monotonic()
@@ -130,7 +130,7 @@ class LoginHandler:
         return len(recent) >= MAX_LOGIN_ATTEMPTS
 
 
-async def find_user_by_key(services: AppServices, key: str) -> DashboardUser | None:
+async def find_user_by_service_key(services: AppServices, key: str) -> DashboardUser | None:
     """Return the dashboard user of a service key, or None if the key has no dashboard role.
 
     A key with the scope `dashboard:<role>` has that role. A key for everything is an admin.

@@ -38,7 +38,7 @@ from holdfast.server.dashboard.navigation import filter_navigation_links
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.roles import DashboardUser
 from holdfast.server.dashboard.sessions import FLASH_COOKIE, CookieSigner, DashboardSession
-from holdfast.server.dashboard.template_source import CompactSource
+from holdfast.server.dashboard.template_source import CompactTemplateExtension
 from holdfast.version import __version__
 
 PAGE_READ_TIMEOUT_S = 2.0
@@ -304,7 +304,7 @@ def _create_template_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        extensions=[CompactSource],
+        extensions=[CompactTemplateExtension],
     )
     environment.filters.update(filters.TEMPLATE_FILTERS)
     functions = cast("dict[str, Any]", environment.globals)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup, escape
 
 
-def render_element(name: str, *children: str, **attributes: str | float | bool) -> Markup:
-    """Render an SVG element, such as `render_element("rect", class_="danger", x=1.25)`.
+def render_svg_element(name: str, *children: str, **attributes: str | float | bool) -> Markup:
+    """Render an SVG element, such as `render_svg_element("rect", class_="danger", x=1.25)`.
 
     In attribute names, a trailing underscore is dropped and other underscores become hyphens. An attribute
     whose value is True has no value. Text children are escaped.

@@ -23,7 +23,7 @@ _AFTER_START_TAG_PATTERN = re.compile(rf"(<(?:{_COMPACTED_ELEMENTS})(?:\s[^<>]*)
 _BEFORE_END_TAG_PATTERN = re.compile(rf"\n+(</(?:{_COMPACTED_ELEMENTS})>)")
 
 
-class CompactSource(Extension):
+class CompactTemplateExtension(Extension):
     """A Jinja extension that removes indentation from template sources."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:

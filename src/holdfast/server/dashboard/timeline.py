@@ -16,7 +16,7 @@ from markupsafe import Markup
 from holdfast.formatting import parse_iso_time_or_none, seconds_between, truncate_text
 from holdfast.server.dashboard.filters import format_duration
 from holdfast.server.dashboard.state_badges import DEFAULT_STATE_STYLE, STATE_STYLES
-from holdfast.server.dashboard.svg import render_element
+from holdfast.server.dashboard.svg import render_svg_element
 
 MAX_DRAWN_TASKS = 300
 ROW_HEIGHT, LABEL_WIDTH, NOTE_WIDTH, GANTT_WIDTH = 24, 190, 110, 960
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class TimeScale:
+class GanttTimeScale:
     """Maps times to horizontal positions in the Gantt chart."""
 
     start: datetime
@@ -56,7 +56,7 @@ def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetim
         for n, task in enumerate(drawn)
     )
     height = len(drawn) * ROW_HEIGHT + 28
-    return render_element(
+    return render_svg_element(
         "svg",
         _draw_time_grid(scale, height),
         rows,
@@ -67,7 +67,7 @@ def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetim
     )
 
 
-def _compute_time_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> TimeScale:
+def _compute_time_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> GanttTimeScale:
     first_times = [
         parse_iso_time_or_none(task["started_at"]) or parse_iso_time_or_none(task["due_at"]) for task in tasks
     ]
@@ -75,28 +75,30 @@ def _compute_time_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: date
     starts += [at for at in (parse_iso_time_or_none(attempt["started_at"]) for attempt in attempts) if at]
     ends = [parse_iso_time_or_none(task["finished_at"]) or now for task in tasks if task["started_at"]]
     start = min(starts, default=now)
-    return TimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_TIME_SPAN_S))
+    return GanttTimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_TIME_SPAN_S))
 
 
-def _draw_time_grid(scale: TimeScale, height: int) -> Markup:
+def _draw_time_grid(scale: GanttTimeScale, height: int) -> Markup:
     elements: list[Markup] = []
     for share in (0, 0.25, 0.5, 0.75, 1):
         x = LABEL_WIDTH + PLOT_WIDTH_PX * share
-        elements.append(render_element("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
+        elements.append(render_svg_element("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
         elements.append(
-            render_element("text", format_duration(scale.span_s * share), class_="axis", x=x, y=10)
+            render_svg_element("text", format_duration(scale.span_s * share), class_="axis", x=x, y=10)
         )
     return Markup("").join(elements)
 
 
-def _draw_task_row(task: Row, attempts: Sequence[Row], scale: TimeScale, y: int, now: datetime) -> Markup:
+def _draw_task_row(
+    task: Row, attempts: Sequence[Row], scale: GanttTimeScale, y: int, now: datetime
+) -> Markup:
     note = _format_task_tooltip(task, now)
-    return render_element(
+    return render_svg_element(
         "g",
-        render_element("text", truncate_text(task["name"], 28), class_="name", x=0, y=y + 13),
+        render_svg_element("text", truncate_text(task["name"], 28), class_="name", x=0, y=y + 13),
         *_draw_task_bars(task, scale, y, now),
         *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_drawn_as_failed(attempt)),
-        render_element("text", note, class_="note", x=GANTT_WIDTH, y=y + 13, text_anchor="end"),
+        render_svg_element("text", note, class_="note", x=GANTT_WIDTH, y=y + 13, text_anchor="end"),
         class_="row",
     )
 
@@ -105,7 +107,7 @@ def _is_drawn_as_failed(attempt: Row) -> bool:
     return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
 
 
-def _draw_failed_attempt(attempt: Row, scale: TimeScale, y: int) -> Markup:
+def _draw_failed_attempt(attempt: Row, scale: GanttTimeScale, y: int) -> Markup:
     title = f"Attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
     return _draw_time_bar(
         "danger", scale.compute_x(attempt["started_at"]), scale.compute_x(attempt["ended_at"]), y, title
@@ -119,7 +121,7 @@ def _find_run_end(task: Row, now: datetime) -> datetime | None:
     return parse_iso_time_or_none(task["finished_at"]) or (now if task["status"] == "running" else None)
 
 
-def _draw_task_bars(task: Row, scale: TimeScale, y: int, now: datetime) -> Iterator[Markup]:
+def _draw_task_bars(task: Row, scale: GanttTimeScale, y: int, now: datetime) -> Iterator[Markup]:
     end = _find_run_end(task, now)
     if end:
         tone = STATE_STYLES.get(task["status"], DEFAULT_STATE_STYLE).tone
@@ -141,9 +143,9 @@ def _format_task_tooltip(task: Row, now: datetime) -> str:
 
 
 def _draw_time_bar(style: str, start_x: float, end_x: float, y: int, title: str) -> Markup:
-    return render_element(
+    return render_svg_element(
         "rect",
-        render_element("title", title),
+        render_svg_element("title", title),
         class_=style,
         x=start_x,
         y=y + 2,
@@ -158,7 +160,7 @@ def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Mar
     drawn = list(tasks[:MAX_DRAWN_TASKS])
     if len(drawn) < 2:
         return Markup("")
-    layers = _assign_layers([task["id"] for task in drawn], edges)
+    layers = _assign_task_layers([task["id"] for task in drawn], edges)
     positions: dict[str, tuple[int, int]] = {}
     layer_sizes: dict[int, int] = {}
     for task in drawn:
@@ -174,7 +176,7 @@ def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Mar
         if parent in positions and child in positions
     ]
     nodes = [_draw_task_node(task, *positions[task["id"]]) for task in drawn]
-    return render_element(
+    return render_svg_element(
         "svg",
         *lines,
         *nodes,
@@ -186,7 +188,7 @@ def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Mar
     )
 
 
-def _assign_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
+def _assign_task_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
     """Return the layer number of each task: one more than the highest layer of its dependencies."""
     known = set(task_ids)
     children: dict[str, list[str]] = {}
@@ -210,16 +212,18 @@ def _assign_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> d
 def _draw_dependency_line(start: tuple[int, int], end: tuple[int, int]) -> Markup:
     x1, y1, x2, y2 = start[0] + NODE_WIDTH, start[1] + NODE_HEIGHT / 2, end[0], end[1] + NODE_HEIGHT / 2
     bend = (x2 - x1) / 2
-    return render_element("path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}")
+    return render_svg_element(
+        "path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+    )
 
 
 def _draw_task_node(task: Row, x: int, y: int) -> Markup:
     tone = STATE_STYLES.get(task["status"], DEFAULT_STATE_STYLE).tone
-    return render_element(
+    return render_svg_element(
         "g",
-        render_element("title", task["name"]),
-        render_element("rect", x=x, y=y, width=NODE_WIDTH, height=NODE_HEIGHT, rx=6),
-        render_element("text", truncate_text(task["name"], 20), class_="name", x=x + 10, y=y + 14),
-        render_element("text", task["status"], class_="note", x=x + 10, y=y + 27),
+        render_svg_element("title", task["name"]),
+        render_svg_element("rect", x=x, y=y, width=NODE_WIDTH, height=NODE_HEIGHT, rx=6),
+        render_svg_element("text", truncate_text(task["name"], 20), class_="name", x=x + 10, y=y + 14),
+        render_svg_element("text", task["status"], class_="note", x=x + 10, y=y + 27),
         class_=f"node {tone}",
     )

@@ -27,7 +27,7 @@ from holdfast.systems.worker_state import systems_lifespan
 
 __all__ = [
     "ExportLimits",
-    "create_routes",
+    "create_export_routes",
     "export_cleanup",
     "export_pdf",
     "install",
@@ -47,7 +47,7 @@ tasks = (export_pdf, export_cleanup)
 job_types: tuple[JobType[Any], ...] = ()
 
 
-def create_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
+def create_export_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
     """Create the routes of the export API and of the web page at /exports."""
     limits = limits or ExportLimits()
     return [
@@ -63,7 +63,7 @@ def mount(limits: ExportLimits | None = None) -> AppArguments:
 
     Example: `create_app(settings, **exports.mount())`.
     """
-    return {"routes": create_routes(limits), "tasks": tasks, "job_types": job_types}
+    return {"routes": create_export_routes(limits), "tasks": tasks, "job_types": job_types}
 
 
 async def install_if_needed(connection: Any, schema: str = "public") -> None:

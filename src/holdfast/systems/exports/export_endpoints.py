@@ -172,7 +172,7 @@ class ExportEndpoints:
         owner, schema = await require_owner_id(request), get_systems_schema(request)
         async with transaction_as_caller(request, as_service=True) as connection:
             entries = await queries.list_history(connection, schema, owner)
-            usage = await queries.lock_usage(connection, schema, owner)
+            usage = await queries.lock_export_usage(connection, schema, owner)
         limits = self._limits
         return json_response(
             {
@@ -202,7 +202,7 @@ class ExportEndpoints:
             if entry is None:
                 raise NotFoundError(f"Export {history_id} does not exist.")
             file = await _find_exported_file(request, entry, owner)
-            await queries.count_download(connection, schema, history_id)
+            await queries.increment_download_count(connection, schema, history_id)
         url = await get_client(request).files.create_download_link(file, DOWNLOAD_LINK_LIFETIME)
         if request.query_params.get("as") == "json":
             expires_in = int(DOWNLOAD_LINK_LIFETIME.total_seconds())

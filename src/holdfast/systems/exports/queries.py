@@ -143,7 +143,7 @@ async def add_export_request(
     )
 
 
-async def lock_usage(connection: Any, schema: str, owner: str) -> UserExportUsage:
+async def lock_export_usage(connection: Any, schema: str, owner: str) -> UserExportUsage:
     """Return the export usage of a user, and lock its row until the transaction ends."""
     row = await connection.fetchrow(
         qualify_tables(
@@ -268,7 +268,7 @@ async def find_history_entry(
     return None if row is None else HistoryEntry(**dict(row))
 
 
-async def count_download(connection: Any, schema: str, history_id: UUID) -> None:
+async def increment_download_count(connection: Any, schema: str, history_id: UUID) -> None:
     """Increment the download count of an entry of the export history."""
     query = "update {}.export_history set download_count = download_count + 1 where id = $1"
     await connection.execute(qualify_tables(query, schema), history_id)

@@ -70,7 +70,7 @@ async def submit_exports(
     All slow queries run before the first submission, because a submission wakes up workers that cannot see
     the job before the commit.
     """
-    usage = await queries.lock_usage(connection, schema, owner)
+    usage = await queries.lock_export_usage(connection, schema, owner)
     _check_storage_quota(usage, limits)
     waiting = await queries.count_unfinished_exports(connection, schema, owner)
     exports = [await _submit_export(connection, schema, owner, document, request) for document in documents]

@@ -54,7 +54,7 @@ begin
       'tasks', holdfast.get_task_ids_by_name(v_existing));
   end if;
   if v_owner is not null and exists (select from holdfast.quotas) then
-    perform holdfast.charge_operation_quota(v_owner, 1, v_now);
+    perform holdfast.charge_daily_job_quota(v_owner, 1, v_now);
   end if;
   if v_tasks is null then
     v_names := holdfast.insert_single_task_job(v_id, p_job, null, v_owner, v_now);

@@ -56,7 +56,7 @@ declare
 begin
   perform pg_current_xact_id();
   if v_owner is not null then
-    perform holdfast.charge_operation_quota(v_owner, jsonb_array_length(p_jobs), v_now);
+    perform holdfast.charge_daily_job_quota(v_owner, jsonb_array_length(p_jobs), v_now);
   end if;
   v_lane := holdfast.find_lane_for_task(p_options, p_options, v_owner);
   v_id := left(v_id, 24);
@@ -85,7 +85,7 @@ declare
   v_lanes bigint[];
 begin
   perform pg_current_xact_id();
-  perform holdfast.charge_operation_quota(p_jobs, v_now);
+  perform holdfast.charge_daily_job_quota(p_jobs, v_now);
   v_id := left(v_id, 24);
   v_lanes := holdfast.find_lanes_for_jobs(p_jobs);
   return query

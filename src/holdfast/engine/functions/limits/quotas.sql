@@ -39,7 +39,7 @@ end $$;
 
 -- Return the quotas and usage of an owner: {owner, bytes: {used, limit}, files: {used, limit}, operations: {used,
 -- limit}}; a limit of null means no limit.
-create or replace function holdfast.get_usage(p_owner text default null) returns jsonb
+create or replace function holdfast.get_owner_usage(p_owner text default null) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_owner text := coalesce(holdfast.get_end_user_id(), p_owner);
@@ -92,7 +92,7 @@ begin
 end $$;
 
 -- Count jobs that an owner submits today, in the transaction that submits them. Raises HF006 above the quota.
-create or replace function holdfast.charge_operation_quota(p_owner text, p_count bigint, p_now timestamptz) returns void
+create or replace function holdfast.charge_daily_job_quota(p_owner text, p_count bigint, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_limit bigint := (select q.operations from holdfast.quotas q where q.owner in (p_owner, '') order by q.owner = ''
@@ -109,7 +109,7 @@ begin
   returning u.operations into v_used;
   if v_used > v_limit then
     raise exception using errcode = 'HF006', column = 'quota',
-      message = format('The quota of operations per day is exceeded: %s of %s used.', v_used - p_count, v_limit),
+      message = format('The quota of jobs per day is exceeded: %s of %s used.', v_used - p_count, v_limit),
       detail = jsonb_build_object('quota', 'operations', 'used', v_used - p_count, 'limit', v_limit,
         'retry_after_s', ceil(extract(epoch from (v_day + 1)::timestamp at time zone 'UTC' - p_now)))::text,
       hint = 'Try again tomorrow, or ask for a higher quota.';
@@ -117,7 +117,7 @@ begin
 end $$;
 
 -- The same for the argument of submit_many.
-create or replace function holdfast.charge_operation_quota(p_jobs jsonb, p_now timestamptz) returns void
+create or replace function holdfast.charge_daily_job_quota(p_jobs jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_row record;
@@ -129,10 +129,10 @@ begin
     select j ->> 'owner' as owner, count(*) as jobs from jsonb_array_elements(p_jobs) as j
     where j ->> 'owner' is not null group by 1 order by 1
   loop
-    perform holdfast.charge_operation_quota(v_row.owner, v_row.jobs, p_now);
+    perform holdfast.charge_daily_job_quota(v_row.owner, v_row.jobs, p_now);
   end loop;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'get_usage');
-call holdfast.grant_execute('service_role', 'get_usage', 'put_quota', 'delete_quota');
-call holdfast.grant_execute('authenticated', 'get_usage');
+call holdfast.grant_execute('holdfast_worker', 'get_owner_usage');
+call holdfast.grant_execute('service_role', 'get_owner_usage', 'put_quota', 'delete_quota');
+call holdfast.grant_execute('authenticated', 'get_owner_usage');

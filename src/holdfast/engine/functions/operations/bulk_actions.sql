@@ -51,7 +51,7 @@ begin
     case when p_verb = 'cancel' then '{}' when jsonb_typeof(p_options -> 'stage_sizes') = 'array' then array(
       select greatest(1, r::numeric)::int from jsonb_array_elements_text(p_options -> 'stage_sizes') as r limit 10)
         else '{10,100}' end);
-  insert into holdfast.bulk_jobs (bulk_id, job_id)
+  insert into holdfast.bulk_action_jobs (bulk_id, job_id)
   select v_id, i from holdfast.search_job_ids(v_query, null, null, v_max_rows, 1000000) as i;
   get diagnostics v_total = row_count;
   update holdfast.bulk_actions b set total = v_total,
@@ -75,7 +75,7 @@ begin
   from (
     select coalesce(j.status, holdfast.convert_task_status_to_job_status(t.status), h.status) as status,
       coalesce(t.failures + t.crashes > 0, false) or coalesce(j.failed > 0 and j.finished_at is null, false) as failing
-    from (select i.job_id from holdfast.bulk_jobs i where i.bulk_id = p_id and i.outcome = 'done'
+    from (select i.job_id from holdfast.bulk_action_jobs i where i.bulk_id = p_id and i.outcome = 'done'
       and i.stage is not null
         and (p_stage is null or i.stage = p_stage) order by i.at desc limit p_max_rows) as i
     left join holdfast.jobs j on j.id = i.job_id
@@ -114,7 +114,7 @@ declare
 begin
   if v_ramping then
     -- A stage that is larger than one step continues until it is full.
-    v_left := p_bulk.stage_sizes[p_bulk.stage] - (select count(*) from holdfast.bulk_jobs i where i.bulk_id = p_bulk.id
+    v_left := p_bulk.stage_sizes[p_bulk.stage] - (select count(*) from holdfast.bulk_action_jobs i where i.bulk_id = p_bulk.id
       and i.stage = p_bulk.stage);
   end if;
   if p_bulk.verb = 'retry' and p_bulk.stage > 0 and v_left <= 0 then
@@ -156,12 +156,12 @@ declare
   v_changed boolean;
 begin
   for v_one in
-    select i.job_id from (select i.job_id from holdfast.bulk_jobs i where i.bulk_id = p_bulk.id and i.outcome is null
+    select i.job_id from (select i.job_id from holdfast.bulk_action_jobs i where i.bulk_id = p_bulk.id and i.outcome is null
       order by i.job_id limit p_size for update) as i
     order by exists (select from holdfast.jobs j where j.id = i.job_id), i.job_id
   loop
     v_changed := holdfast.apply_bulk_action_to_job(p_bulk, v_one.job_id, coalesce(v_count / p_bulk.max_jobs_per_s, 0));
-    update holdfast.bulk_jobs i set outcome = case when v_changed then 'done' else 'skipped' end, stage = p_stage,
+    update holdfast.bulk_action_jobs i set outcome = case when v_changed then 'done' else 'skipped' end, stage = p_stage,
       at = p_now
     where i.bulk_id = p_bulk.id and i.job_id = v_one.job_id;
     v_done := v_done + v_changed::int;
@@ -238,7 +238,7 @@ begin
     perform holdfast.raise_error('HF002', format('Bulk action %s does not exist.', p_id), 'id');
   end if;
   for v_one in
-    select i.job_id, i.at from (select i.job_id, i.at from holdfast.bulk_jobs i where i.bulk_id = p_id
+    select i.job_id, i.at from (select i.job_id, i.at from holdfast.bulk_action_jobs i where i.bulk_id = p_id
       and i.outcome = 'done'
       and i.stage is not null and holdfast.is_job_unchanged_since_bulk_action(v_bulk.verb, i.job_id, i.at)
         order by i.job_id
@@ -249,7 +249,7 @@ begin
       holdfast.now())
       else (holdfast.retry_job(v_one.job_id) ->> 'restarted')::int > 0 end;
     if v_changed then
-      update holdfast.bulk_jobs i set outcome = 'undone' where i.bulk_id = p_id and i.job_id = v_one.job_id;
+      update holdfast.bulk_action_jobs i set outcome = 'undone' where i.bulk_id = p_id and i.job_id = v_one.job_id;
       v_count := v_count + 1;
     end if;
   end loop;
@@ -300,17 +300,17 @@ begin
 end $$;
 
 -- Lists the jobs of an action in the order in which they are processed.
-create or replace function holdfast.list_bulk_jobs(
+create or replace function holdfast.list_bulk_action_jobs(
   p_id uuid, p_after uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select (to_jsonb(i) - 'bulk_id') || jsonb_build_object('status', holdfast.get_job_status(i.job_id))
-  from (select * from holdfast.bulk_jobs i where i.bulk_id = p_id
+  from (select * from holdfast.bulk_action_jobs i where i.bulk_id = p_id
     and i.job_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
     order by i.job_id limit least(greatest(p_limit, 1), 1000)) as i;
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
-  'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');
+  'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_action_jobs');
 call holdfast.grant_execute('service_role', 'preview_bulk_action', 'start_bulk_action', 'advance_bulk_actions',
-  'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_jobs');
+  'control_bulk_action', 'undo_bulk_action', 'get_bulk_action', 'list_bulk_actions', 'list_bulk_action_jobs');

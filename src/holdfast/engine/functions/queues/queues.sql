@@ -101,7 +101,7 @@ end $$;
 
 -- Set how long a queue keeps ended jobs, and how long a task waits for its priority to rise by one. Null leaves an
 -- option unchanged.
-create or replace function holdfast.put_queue(
+create or replace function holdfast.put_queue_settings(
   p_queue text, p_keep_s bigint default null, p_keep_failed_s bigint default null,
     p_ageing_s double precision default null) returns void
 language plpgsql security definer set search_path = '' as $$
@@ -127,7 +127,7 @@ begin
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'list_task_queues', 'count_desired_workers', 'pause_queue',
-  'resume_queue', 'put_queue', 'set_fair_queue');
+  'resume_queue', 'put_queue_settings', 'set_fair_queue');
 call holdfast.grant_execute('service_role', 'list_task_queues', 'count_desired_workers', 'pause_queue', 'resume_queue',
-  'put_queue',
+  'put_queue_settings',
   'set_fair_queue');

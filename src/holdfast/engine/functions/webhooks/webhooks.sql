@@ -108,12 +108,26 @@ begin
   return true;
 end $$;
 
--- Enqueues one artifact.expiring event per job for files that expire within a day, and returns the number of files. A
--- file that lives for less than a day gets no event.
+-- Enqueues artifact.expiring events for files that expire within a day, and returns the number of files. A webhook
+-- that fails because of its data does not stop the others.
 create or replace function holdfast.tick_webhooks(p_limit integer default 1000) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
+  v_paused uuid[] := holdfast.list_paused_subjects('webhook for expiring files', v_now)::uuid[];
+begin
+  return holdfast.run_isolated('webhook for expiring files',
+    format('select holdfast.enqueue_expiry_events($1::uuid[], $2, %s)', p_limit), array(
+      select w.id::text from holdfast.webhooks w
+      where w.active and 'artifact.expiring' = any (w.events) and w.id <> all (v_paused) order by w.id), v_now);
+end $$;
+
+-- Enqueues one artifact.expiring event per job for files that expire within a day, for these webhooks. Returns the
+-- number of files. A file that lives for less than a day gets no event.
+create or replace function holdfast.enqueue_expiry_events(p_webhooks uuid[], p_now timestamptz, p_limit integer)
+  returns integer
+language plpgsql set search_path = '' as $$
+declare
   v_webhook record;
   v_sent record;
   v_count integer := 0;
@@ -121,13 +135,14 @@ begin
   for v_webhook in
     select w.id, w.owner, w.types, coalesce(w.expiry_notified_until, w.created_at) as expiry_notified_until
       from holdfast.webhooks w
-    where w.active and 'artifact.expiring' = any (w.events) order by w.id for update skip locked
+    where w.id = any (p_webhooks) and w.active and 'artifact.expiring' = any (w.events) order by w.id
+    for update skip locked
   loop
     with due as materialized (
       select f.id, f.job_id, f.name, f.kind, f.content_type as type, f.size, f.expires_at, f.owner, f.job_type
         from holdfast.artifacts f
-      where f.status = 'visible' and f.expires_at > greatest(v_webhook.expiry_notified_until, v_now)
-        and f.expires_at <= v_now + interval '1 day'
+      where f.status = 'visible' and f.expires_at > greatest(v_webhook.expiry_notified_until, p_now)
+        and f.expires_at <= p_now + interval '1 day'
         and (v_webhook.owner is null or f.owner = v_webhook.owner)
       order by f.expires_at fetch first (p_limit) rows with ties
     ), sent as (
@@ -139,7 +154,7 @@ begin
     select (select count(*)::int from due) as files, (select max(d.expires_at) from due d) as last,
       (select count(*) from sent) as jobs into v_sent;
     update holdfast.webhooks w set expiry_notified_until = case when v_sent.files < p_limit
-      then v_now + interval '1 day' else v_sent.last end
+      then p_now + interval '1 day' else v_sent.last end
     where w.id = v_webhook.id;
     v_count := v_count + v_sent.files;
   end loop;
@@ -182,10 +197,38 @@ create or replace function holdfast.enqueue_webhook_deliveries(
   p_event text, p_type text, p_owner text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_delivery(w.id, p_event, p_body)
-  from holdfast.webhooks w
+  perform holdfast.enqueue_webhook_delivery(w, p_event, p_body)
+  from holdfast.list_subscribed_webhooks(p_event, p_type, p_owner) as w;
+end $$;
+
+-- Enqueues the same deliveries one by one. A delivery that cannot be enqueued is recorded as a problem, because it must
+-- not undo the end of the job.
+create or replace function holdfast.enqueue_webhook_deliveries_one_by_one(
+  p_event text, p_type text, p_owner text, p_body jsonb) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_id uuid;
+begin
+  for v_id in select w from holdfast.list_subscribed_webhooks(p_event, p_type, p_owner) as w loop
+    begin
+      perform holdfast.enqueue_webhook_delivery(v_id, p_event, p_body);
+    exception when others then
+      if holdfast.is_temporary_error(sqlstate) then
+        raise;
+      end if;
+      perform holdfast.record_maintenance_problem('webhook', v_id::text, sqlerrm, holdfast.now());
+    end;
+  end loop;
+end $$;
+
+-- Lists the active webhooks that subscribe to the event.
+create or replace function holdfast.list_subscribed_webhooks(p_event text, p_type text, p_owner text)
+  returns setof uuid
+language plpgsql stable set search_path = '' as $$
+begin
+  return query select w.id from holdfast.webhooks w
   where w.active and p_event = any (w.events) and (w.owner is null or w.owner = p_owner)
-    and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook';
+    and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook' order by w.id;
 end $$;
 
 -- Submits the job that delivers one event to one webhook.
@@ -202,10 +245,19 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_tasks() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_deliveries('job.' || n.status, k.type, n.owner,
-    jsonb_build_object('id', n.id, 'type', k.type,
+  begin
+    perform holdfast.enqueue_webhook_deliveries('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
       'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
-  from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
+    from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
+    return null;
+  exception when others then
+    if holdfast.is_temporary_error(sqlstate) then
+      raise;
+    end if;
+  end;
+  perform holdfast.enqueue_webhook_deliveries_one_by_one('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
+      'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
+    from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
   return null;
 end $$;
 
@@ -213,9 +265,17 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_job() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_deliveries('job.' || new.status, new.type, new.owner,
-    jsonb_build_object('id', new.id, 'type', new.type,
-    'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
+  begin
+    perform holdfast.enqueue_webhook_deliveries('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
+      'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
+    return null;
+  exception when others then
+    if holdfast.is_temporary_error(sqlstate) then
+      raise;
+    end if;
+  end;
+  perform holdfast.enqueue_webhook_deliveries_one_by_one('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
+      'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
   return null;
 end $$;
 
@@ -223,9 +283,17 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_batch() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.enqueue_webhook_deliveries('batch.completed', null, new.owner,
-    jsonb_build_object('id', new.id, 'name', new.name,
-    'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
+  begin
+    perform holdfast.enqueue_webhook_deliveries('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
+      'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
+    return null;
+  exception when others then
+    if holdfast.is_temporary_error(sqlstate) then
+      raise;
+    end if;
+  end;
+  perform holdfast.enqueue_webhook_deliveries_one_by_one('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
+      'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
   return null;
 end $$;
 

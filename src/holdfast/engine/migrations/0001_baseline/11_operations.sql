@@ -60,7 +60,7 @@ create table holdfast.bulk_actions (
 ) with (fillfactor = 50);
 create index bulk_actions_open on holdfast.bulk_actions (id) where status in ('running', 'paused');
 
-create table holdfast.bulk_jobs (
+create table holdfast.bulk_action_jobs (
   bulk_id uuid not null references holdfast.bulk_actions on delete cascade,
   job_id uuid not null,
   stage integer,                             -- null: not processed yet
@@ -68,8 +68,8 @@ create table holdfast.bulk_jobs (
   at timestamptz,
   primary key (bulk_id, job_id)
 );
-create index bulk_jobs_left on holdfast.bulk_jobs (bulk_id, job_id) where outcome is null;
-create index bulk_jobs_stage on holdfast.bulk_jobs (bulk_id, stage) where stage is not null;
+create index bulk_action_jobs_left on holdfast.bulk_action_jobs (bulk_id, job_id) where outcome is null;
+create index bulk_action_jobs_stage on holdfast.bulk_action_jobs (bulk_id, stage) where stage is not null;
 
 create table holdfast.saved_views (
   id uuid primary key,

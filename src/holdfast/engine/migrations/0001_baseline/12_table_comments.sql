@@ -33,7 +33,7 @@ comment on table holdfast.webhooks is
   'outbound webhooks: the URLs that receive the events of jobs';
 comment on table holdfast.inbound_webhooks is
   'inbound webhooks: the job type that a signed request from another system submits';
-comment on table holdfast.bulk_jobs is
+comment on table holdfast.bulk_action_jobs is
   'the jobs that a bulk action retries or cancels, with the outcome of each';
 comment on table holdfast.reruns is
   'which job was submitted again as which new job';

@@ -17,7 +17,7 @@ from holdfast.server.api.zip_archives import ZipEntry, make_zip_entry, zip_respo
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, DashboardSite, PageRequest
 
-MAX_CANCELLED_JOBS = 1000  # one request cancels in one transaction
+MAX_CANCELLED_JOBS_PER_REQUEST = 1000  # one request cancels in one transaction
 ZIP_FILES_PER_QUERY = 200
 
 
@@ -44,10 +44,10 @@ async def cancel_batch(action: ActionRequest) -> tuple[str, str]:
     batch = await _get_batch_or_404(action.request)
     reason = action.get_text("reason") or None
     count = await jobs.cancel_jobs(
-        action.connection, {"batch": batch["id"]}, reason, limit=MAX_CANCELLED_JOBS
+        action.connection, {"batch": batch["id"]}, reason, limit=MAX_CANCELLED_JOBS_PER_REQUEST
     )
     await action.record_audit("batch.cancel", batch["id"], jobs=count)
-    more = " There may be more: cancel again." if count == MAX_CANCELLED_JOBS else ""
+    more = " There may be more: cancel again." if count == MAX_CANCELLED_JOBS_PER_REQUEST else ""
     return f"/batches/{batch['id']}", f"{format_count(count, 'job')} cancelled.{more}"
 
 

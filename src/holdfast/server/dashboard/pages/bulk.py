@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.engine import batches as engine_batches
 from holdfast.engine import bulk_actions, search
-from holdfast.engine.bulk_actions import BulkCommand, BulkRamp, BulkVerb
+from holdfast.engine.bulk_actions import BulkCommand, BulkStageOptions, BulkVerb
 from holdfast.errors import InvalidError
 from holdfast.formatting import format_count, seconds_between
 from holdfast.server.dashboard.pages.jobs import parse_permitted_search
@@ -19,8 +19,8 @@ from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageReq
 MAX_SELECTED_JOBS = 100
 MAX_STAGES_PER_BULK_ACTION = 10
 MAX_UNDO_BATCHES = 100
-DEFAULT_STOP_PERCENT = 20.0
-MESSAGES_BY_BULK_COMMAND = {
+DEFAULT_MAX_FAILED_PERCENT = 20.0
+CONFIRMATIONS_BY_BULK_COMMAND = {
     "pause": "Bulk action paused.",
     "resume": "Bulk action resumed.",
     "stop": "Bulk action stopped.",
@@ -74,7 +74,7 @@ async def show_bulk_action(request: PageRequest) -> DashboardPage:
     if bulk is None or not request.can_see_owner(bulk.owner):
         raise HTTPException(404, f"Bulk action {request.parse_id()} does not exist.")
     after = request.query.get("after")
-    jobs = await bulk_actions.list_bulk_jobs(
+    jobs = await bulk_actions.list_bulk_action_jobs(
         request.connection, bulk.id, after=parse_uuid_or_404(after) if after else None
     )
     elapsed_s = seconds_between(bulk.created_at, bulk.finished_at or request.now)
@@ -91,10 +91,10 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
         raise HTTPException(403, f"Your role does not have the permission {permission}.")
     query = parse_permitted_search(action.request, action.get_text("q", max_chars=8000))
     stop_percent = action.get_number("stop")
-    ramp = BulkRamp(
+    ramp = BulkStageOptions(
         stage_sizes=_parse_stage_sizes(action.get_text("ramp")),
         max_jobs_per_s=action.get_number("max_jobs_per_s"),
-        max_failed_share=(DEFAULT_STOP_PERCENT if stop_percent is None else stop_percent) / 100,
+        max_failed_share=(DEFAULT_MAX_FAILED_PERCENT if stop_percent is None else stop_percent) / 100,
     )
     reason = action.get_text("reason")
     bulk_id = await bulk_actions.start_bulk_action(
@@ -125,7 +125,7 @@ def _parse_stage_sizes(text: str) -> tuple[int, ...]:
         raise InvalidError("Stages must be whole numbers, such as 10, 100.", field="ramp") from None
 
 
-async def _parse_visible_bulk_id(action: ActionRequest) -> UUID:
+async def _get_visible_bulk_action_id(action: ActionRequest) -> UUID:
     bulk = await bulk_actions.get_bulk_action(action.connection, action.request.parse_id())
     if bulk is None or not action.request.can_see_owner(bulk.owner):
         raise HTTPException(404, f"Bulk action {action.request.parse_id()} does not exist.")
@@ -134,17 +134,17 @@ async def _parse_visible_bulk_id(action: ActionRequest) -> UUID:
 
 @register_action("/bulk/{id}/control", "bulk.run")
 async def control_bulk_action(action: ActionRequest) -> tuple[str, str]:
-    bulk_id, verb = await _parse_visible_bulk_id(action), action.get_required_text("verb")
-    if verb not in MESSAGES_BY_BULK_COMMAND:
+    bulk_id, verb = await _get_visible_bulk_action_id(action), action.get_required_text("verb")
+    if verb not in CONFIRMATIONS_BY_BULK_COMMAND:
         raise InvalidError("Choose pause, resume or stop.", field="verb")
     changed = await bulk_actions.control_bulk_action(action.connection, bulk_id, cast("BulkCommand", verb))
     await action.record_audit(f"bulk.{verb}", bulk_id, changed=changed)
-    return f"/bulk/{bulk_id}", MESSAGES_BY_BULK_COMMAND[verb] if changed else "Nothing changed."
+    return f"/bulk/{bulk_id}", CONFIRMATIONS_BY_BULK_COMMAND[verb] if changed else "Nothing changed."
 
 
 @register_action("/bulk/{id}/undo", "bulk.run")
 async def undo_bulk_action(action: ActionRequest) -> tuple[str, str]:
-    bulk_id = await _parse_visible_bulk_id(action)
+    bulk_id = await _get_visible_bulk_action_id(action)
     count = 0
     for _ in range(MAX_UNDO_BATCHES):
         undone = await bulk_actions.undo_bulk_action(action.connection, bulk_id)

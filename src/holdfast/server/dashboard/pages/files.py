@@ -18,7 +18,7 @@ from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageReq
 from holdfast.storage import ObjectStore
 
 FILES_PER_PAGE = 50
-RETENTION_DAYS = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "Forever": None}
+RETENTION_OPTIONS_DAYS = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "Forever": None}
 # A previewed file may not run scripts or load anything. The PDF viewers of browsers do not work in a sandbox.
 _PREVIEW_CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
 
@@ -54,7 +54,12 @@ async def show_file(request: PageRequest) -> DashboardPage:
     return DashboardPage(
         "file.html",
         file.name,
-        {"file": file, "preview": preview, "preview_error": preview_error, "retentions": RETENTION_DAYS},
+        {
+            "file": file,
+            "preview": preview,
+            "preview_error": preview_error,
+            "retentions": RETENTION_OPTIONS_DAYS,
+        },
         live=False,
     )
 
@@ -105,9 +110,9 @@ async def _read_file_chunks(store: ObjectStore, key: str) -> AsyncGenerator[byte
 @register_action("/files/{id}/keep", "artifact.keep")
 async def set_file_retention(action: ActionRequest) -> tuple[str, str]:
     file, retention = await _get_file_or_404(action.request), action.get_required_text("span")
-    if retention not in RETENTION_DAYS:
+    if retention not in RETENTION_OPTIONS_DAYS:
         raise InvalidError("Choose how long to keep the file.", field="span")
-    days = RETENTION_DAYS[retention]
+    days = RETENTION_OPTIONS_DAYS[retention]
     until = await artifacts.set_artifact_ttl(
         action.connection, file.id, None if days is None else timedelta(days=days)
     )

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.engine import artifacts, explain, job_detail, jobs, logs, task_types
 from holdfast.engine.connection import Connection
-from holdfast.formatting import describe_reason, format_count
+from holdfast.formatting import describe_wait_reason, format_count
 from holdfast.model import TaskExplanation
 from holdfast.server.dashboard import timeline
 from holdfast.server.dashboard.pages.jobs import redact_job_row
@@ -105,7 +105,7 @@ async def _explain_tasks(request: PageRequest, tasks: Sequence[Row]) -> list[dic
         {
             "task": reason.task,
             # The page shows the error elsewhere, redacted.
-            "description": describe_reason(
+            "description": describe_wait_reason(
                 {**reason.details, "reason": reason.reason, "error": None}, request.now
             ),
             "link": _find_reason_link(reason, request),
@@ -219,13 +219,13 @@ async def _load_task_payloads(
     return payloads
 
 
-async def _parse_visible_job_id(action: ActionRequest) -> UUID:
+async def _get_visible_job_id(action: ActionRequest) -> UUID:
     return UUID(str((await get_job_or_404(action.request))["id"]))
 
 
 @register_action("/jobs/{id}/retry", "jobs.retry")
 async def retry_job(action: ActionRequest) -> tuple[str, str]:
-    job_id = await _parse_visible_job_id(action)
+    job_id = await _get_visible_job_id(action)
     names = [name for name in action.form.getlist("from") if isinstance(name, str) and name]
     count = await jobs.retry_job(action.connection, job_id, from_tasks=names or None)
     await action.record_audit("job.retry", job_id, tasks=count, reason=action.get_text("reason"))
@@ -235,7 +235,7 @@ async def retry_job(action: ActionRequest) -> tuple[str, str]:
 
 @register_action("/jobs/{id}/cancel", "jobs.cancel")
 async def cancel_job(action: ActionRequest) -> tuple[str, str]:
-    job_id = await _parse_visible_job_id(action)
+    job_id = await _get_visible_job_id(action)
     reason = action.get_text("reason") or f"Cancelled by {action.actor_name}."
     result = await jobs.cancel_job(action.connection, job_id, reason)
     await action.record_audit(

@@ -32,7 +32,16 @@ MAX_EXPORTED_JOBS = 5000
 EXPORT_JOBS_PER_QUERY = 500
 MAX_SUGGESTED_QUEUES = 50
 MAX_SUGGESTED_TASKS = 100
-FILTER_STATES = ("running", "ready", "scheduled", "retrying", "failed", "succeeded", "cancelled", "partial")
+JOB_FILTER_STATES = (
+    "running",
+    "ready",
+    "scheduled",
+    "retrying",
+    "failed",
+    "succeeded",
+    "cancelled",
+    "partial",
+)
 JOB_EXPORT_COLUMNS = (
     *("id", "state", "queue", "type", "owner", "created_at", "started_at", "finished_at", "error", "params"),
 )
@@ -119,7 +128,7 @@ async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str
             "is_chosen": state in chosen,
             "q": replace_search_term(text, "state", None if chosen == (state,) else state),
         }
-        for state in FILTER_STATES
+        for state in JOB_FILTER_STATES
     ]
 
 

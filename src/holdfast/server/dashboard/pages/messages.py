@@ -93,7 +93,7 @@ async def send_message(action: ActionRequest) -> tuple[str, str]:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise InvalidError(f"The body is not valid JSON: {error}.", field="body") from None
-    [message_id] = await queues.run_statement(
+    [message_id] = await queues.run_json_statement(
         action.connection, arguments.build_send_statement(name, [value], [None], None)
     )
     await action.record_audit("message.send", name, id=message_id)

@@ -1,0 +1,19 @@
+"""An application that the worker can import and its child processes cannot."""
+
+from __future__ import annotations
+
+import sys
+
+from recorder_app import record, short
+
+from holdfast import Ctx, task
+
+__all__ = ["short"]
+
+if "child" in sys.argv[0]:
+    raise RuntimeError("the licence server is away")
+
+
+@task(queue="record", retries=0, process=True)
+def never_starts(ctx: Ctx) -> None:
+    record("began", "never_starts", ctx.attempt)
