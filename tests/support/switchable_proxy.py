@@ -13,7 +13,7 @@ from holdfast.settings import Secret
 
 
 class SwitchableProxy:
-    """Forwards connections to the server of `url` while it is open. `url` is the address through the proxy."""
+    """Forwards connections while it is open. `url` is the address of the database through the proxy."""
 
     def __init__(self, url: Secret) -> None:
         parts = urlsplit(url.reveal())

@@ -17,6 +17,7 @@ from typing import Literal
 import asyncpg
 
 from holdfast import errors
+from holdfast.engine import doctor_queries as queries
 from holdfast.engine import preflight, roles, schema, schema_status
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.schema import SchemaFiles
@@ -28,7 +29,6 @@ DoctorFindingLevel = Literal["ok", "warn", "fail"]
 SLOW_ROUND_TRIP = timedelta(milliseconds=50)
 MAX_CLOCK_SKEW = timedelta(seconds=2)
 OLD_SNAPSHOT_AGE = timedelta(minutes=15)
-DATABASE_UNREACHABLE_EXIT_CODE = 6
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DoctorFinding:
 
 
 @dataclass(frozen=True)
-class CheckContext:
+class DoctorCheckContext:
     """Input of a doctor check: an open connection, and the URL and settings to open more."""
 
     connection: Connection
@@ -52,7 +52,7 @@ class CheckContext:
     files: SchemaFiles
 
 
-Check = Callable[[CheckContext], Awaitable[DoctorFinding]]
+Check = Callable[[DoctorCheckContext], Awaitable[DoctorFinding]]
 
 
 async def run_doctor_checks(
@@ -62,8 +62,10 @@ async def run_doctor_checks(
     settings = replace(settings, statement_cache="off")
     try:
         async with open_connection(url, settings) as connection:
-            context = CheckContext(connection, url, settings, files or schema.load_packaged_schema())
-            findings = [await _run_check(name, check, context) for name, check in DOCTOR_CHECKS.items()]
+            context = DoctorCheckContext(connection, url, settings, files or schema.load_packaged_schema())
+            findings = [
+                await _run_doctor_check(name, check, context) for name, check in DOCTOR_CHECKS.items()
+            ]
     except errors.DatabaseError as error:
         findings = [
             DoctorFinding(
@@ -71,13 +73,13 @@ async def run_doctor_checks(
                 "fail",
                 error.message,
                 error.fix,
-                unreachable=error.exit_code == DATABASE_UNREACHABLE_EXIT_CODE,
+                unreachable=error.exit_code == errors.DatabaseError.exit_code,
             )
         ]
     return [*findings, check_storage_folder(settings)]
 
 
-async def _run_check(name: str, check: Check, context: CheckContext) -> DoctorFinding:
+async def _run_doctor_check(name: str, check: Check, context: DoctorCheckContext) -> DoctorFinding:
     try:
         return await check(context)
     except errors.DatabasePermissionError as error:
@@ -88,7 +90,7 @@ async def _run_check(name: str, check: Check, context: CheckContext) -> DoctorFi
         )
 
 
-async def check_round_trip(context: CheckContext) -> DoctorFinding:
+async def check_round_trip(context: DoctorCheckContext) -> DoctorFinding:
     """Measure the round-trip time to the database. Warn if it is slow."""
     durations_s: list[float] = []
     for _ in range(5):
@@ -107,7 +109,7 @@ async def check_round_trip(context: CheckContext) -> DoctorFinding:
     return DoctorFinding("database", "ok", text)
 
 
-async def check_server_version(context: CheckContext) -> DoctorFinding:
+async def check_server_version(context: DoctorCheckContext) -> DoctorFinding:
     """Check that the server version is supported."""
     async with context.connection.transaction():
         server = await preflight.read_server_info(context.connection)
@@ -118,9 +120,9 @@ async def check_server_version(context: CheckContext) -> DoctorFinding:
     return DoctorFinding("version", "ok", f"PostgreSQL {server.version}")
 
 
-async def check_pooler(context: CheckContext) -> DoctorFinding:
+async def check_pooler(context: DoctorCheckContext) -> DoctorFinding:
     """Detect a transaction pooler and check that the settings suit it."""
-    if not await _shares_server_processes(context):
+    if not await _pooler_shares_server_processes(context):
         return DoctorFinding("pooler", "ok", "each connection has its own server process")
     text = "connected through a transaction pooler"
     if "on" in {context.settings.listen, context.settings.statement_cache}:
@@ -138,7 +140,7 @@ async def check_pooler(context: CheckContext) -> DoctorFinding:
     )
 
 
-async def _shares_server_processes(context: CheckContext) -> bool:
+async def _pooler_shares_server_processes(context: DoctorCheckContext) -> bool:
     """Return whether a pooler shares server processes between connections."""
     async with AsyncExitStack() as stack:
         others = [
@@ -154,7 +156,7 @@ async def _shares_server_processes(context: CheckContext) -> bool:
         return len(connection_by_process) > len(others) + 1
 
 
-async def check_durability(context: CheckContext) -> DoctorFinding:
+async def check_durability(context: DoctorCheckContext) -> DoctorFinding:
     """Check the PostgreSQL settings (such as fsync) without which a crash can lose data."""
     names = ("fsync", "full_page_writes", "synchronous_commit")
     values = {name: await _get_server_setting(context, name) for name in names}
@@ -176,7 +178,7 @@ async def check_durability(context: CheckContext) -> DoctorFinding:
     return DoctorFinding("durability", "ok", f"fsync on, synchronous_commit {values['synchronous_commit']}")
 
 
-async def check_clock_skew(context: CheckContext) -> DoctorFinding:
+async def check_clock_skew(context: DoctorCheckContext) -> DoctorFinding:
     """Compare the clock of the database server with the clock of this machine."""
     before = datetime.now(UTC)
     async with context.connection.transaction():
@@ -191,7 +193,7 @@ async def check_clock_skew(context: CheckContext) -> DoctorFinding:
     return DoctorFinding("clock", "ok", text)
 
 
-async def check_schema(context: CheckContext) -> DoctorFinding:
+async def check_schema(context: DoctorCheckContext) -> DoctorFinding:
     """Compare the version of the installed schema with the version that this code needs."""
     status = await _get_schema_status(context)
     at = f"version {status.installed.latest_version} of {status.files.latest_version}"
@@ -222,10 +224,10 @@ async def check_schema(context: CheckContext) -> DoctorFinding:
     return DoctorFinding(name, "ok", f"{at}, functions current")
 
 
-async def check_roles(context: CheckContext) -> DoctorFinding:
+async def check_roles(context: DoctorCheckContext) -> DoctorFinding:
     """Check that the roles exist and that this role can call the SQL functions."""
     async with context.connection.transaction():
-        row = await context.connection.fetchrow(_READ_RIGHTS, list(schema_status.SCHEMA_ROLES))
+        row = await context.connection.fetchrow(queries.READ_RIGHTS, list(schema_status.SCHEMA_ROLES))
     assert row is not None  # noqa: S101  (one row always)
     role, owner, missing = row["role"], row["owner"], roles.find_missing_roles(row["roles"])
     if owner and not row["may_enter"]:
@@ -243,27 +245,22 @@ async def check_roles(context: CheckContext) -> DoctorFinding:
     return DoctorFinding("roles", "ok", f"{role} may {rights}; the owner of the schema is {owner}")
 
 
-_READ_EXTENSION_VERSIONS = (
-    "select extname, extversion from pg_catalog.pg_extension where extname = any ($1::text[])"
-)
-
-
-async def check_extensions(context: CheckContext) -> DoctorFinding:
+async def check_extensions(context: DoctorCheckContext) -> DoctorFinding:
     """Report whether Holdfast or the extension pgmq provides the message queues."""
     status = await _get_schema_status(context)
     if status.skipped:
         names = sorted(status.installed.provided)
-        rows = await context.connection.fetch(_READ_EXTENSION_VERSIONS, names)
+        rows = await context.connection.fetch(queries.READ_EXTENSION_VERSIONS, names)
         versions = {row["extname"]: f" {row['extversion']}" for row in rows}
         by = ", ".join(name + versions.get(name, "") for name in names)
         return DoctorFinding("extensions", "ok", f"message queues come from {by}, not from Holdfast")
     return DoctorFinding("extensions", "ok", "none needed; message queues come from Holdfast")
 
 
-async def check_old_snapshots(context: CheckContext) -> DoctorFinding:
+async def check_old_snapshots(context: DoctorCheckContext) -> DoctorFinding:
     """Find old transactions and replication slots that stop vacuum from removing dead rows."""
     async with context.connection.transaction():
-        rows = await context.connection.fetch(_LIST_OLD_SNAPSHOTS, OLD_SNAPSHOT_AGE)
+        rows = await context.connection.fetch(queries.LIST_OLD_SNAPSHOTS, OLD_SNAPSHOT_AGE)
     if rows:
         return DoctorFinding(
             "snapshots",
@@ -276,7 +273,7 @@ async def check_old_snapshots(context: CheckContext) -> DoctorFinding:
     )
 
 
-async def check_autovacuum(context: CheckContext) -> DoctorFinding:
+async def check_autovacuum(context: DoctorCheckContext) -> DoctorFinding:
     """Check that autovacuum is on."""
     if "off" in {
         await _get_server_setting(context, "autovacuum"),
@@ -291,10 +288,10 @@ async def check_autovacuum(context: CheckContext) -> DoctorFinding:
     return DoctorFinding("autovacuum", "ok", "on")
 
 
-async def check_free_connections(context: CheckContext) -> DoctorFinding:
+async def check_free_connections(context: DoctorCheckContext) -> DoctorFinding:
     """Check that enough connections are free for one more process."""
     async with context.connection.transaction():
-        row = await context.connection.fetchrow(_COUNT_FREE_CONNECTIONS)
+        row = await context.connection.fetchrow(queries.COUNT_FREE_CONNECTIONS)
     assert row is not None  # noqa: S101  (one row always)
     free = row["allowed"] - row["used"]
     text = f"{row['used']} of {row['allowed']} in use"
@@ -307,6 +304,24 @@ async def check_free_connections(context: CheckContext) -> DoctorFinding:
             "Raise max_connections, lower HOLDFAST_POOL_SIZE, or put PgBouncer in front.",
         )
     return DoctorFinding("connections", "ok", text)
+
+
+async def check_maintenance_problems(context: DoctorCheckContext) -> DoctorFinding:
+    """Report rows that maintenance had to set aside, such as a batch whose callback cannot be submitted."""
+    async with context.connection.transaction():
+        if await context.connection.fetchval(queries.FIND_PROBLEM_LIST) is None:
+            return DoctorFinding("maintenance", "ok", "not installed yet")
+        rows = await context.connection.fetch(queries.LIST_MAINTENANCE_PROBLEMS)
+    if not rows:
+        return DoctorFinding("maintenance", "ok", "no row is set aside")
+    text = "; ".join(f"{row['kind']} {row['subject']}: {row['message']}" for row in rows[:3])
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    return DoctorFinding(
+        "maintenance",
+        "warn",
+        f"set aside because they fail: {text}{more}",
+        "Repair or delete the rows; maintenance tries them again within an hour.",
+    )
 
 
 def check_storage_folder(settings: Settings) -> DoctorFinding:
@@ -327,59 +342,17 @@ def check_storage_folder(settings: Settings) -> DoctorFinding:
     return DoctorFinding("storage", "ok", f"{settings.home} is writable")
 
 
-async def _get_server_setting(context: CheckContext, name: str) -> str:
+async def _get_server_setting(context: DoctorCheckContext, name: str) -> str:
     async with context.connection.transaction():
         value: str = await context.connection.fetchval("select pg_catalog.current_setting($1)", name)
     return value
 
 
-async def _get_schema_status(context: CheckContext) -> SchemaStatus:
+async def _get_schema_status(context: DoctorCheckContext) -> SchemaStatus:
     async with context.connection.transaction():
         installed = await schema_status.read_installed_schema(context.connection, context.files)
     return SchemaStatus(installed, context.files)
 
-
-_READ_RIGHTS = """
-select
-  current_user::text as role,
-  o.rolname::text as owner,
-  coalesce(o.rolsuper, false) as owner_is_superuser,
-  coalesce(pg_catalog.has_schema_privilege(n.oid, 'usage'), false) as may_enter,
-  coalesce(pg_catalog.pg_has_role(o.oid, 'usage'), false)
-    or coalesce((select pg_catalog.pg_has_role(r.oid, 'usage') from pg_catalog.pg_roles r
-      where r.rolname = 'holdfast_worker'), false) as may_work,
-  array(select rolname::text from pg_catalog.pg_roles where rolname = any ($1::text[])) as roles
-from (select 1) one
-left join pg_catalog.pg_namespace n on n.nspname = 'holdfast'
-left join pg_catalog.pg_roles o on o.oid = n.nspowner
-"""
-
-_LIST_OLD_SNAPSHOTS = """
-select what, fix from (
-  select 1 as rank, pg_catalog.format('process %s (%s), in a transaction for %s', pid, usename,
-      pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() - xact_start)) as what,
-    pg_catalog.format('End that transaction: select pg_terminate_backend(%s)', pid) as fix
-  from pg_catalog.pg_stat_activity
-  where backend_xmin is not null and xact_start < pg_catalog.clock_timestamp() - $1::interval
-    and backend_type = 'client backend'
-  union all
-  select 2, pg_catalog.format('the prepared transaction %s', gid),
-    pg_catalog.format('Finish it: rollback prepared %L', gid)
-  from pg_catalog.pg_prepared_xacts where prepared < pg_catalog.clock_timestamp() - $1::interval
-  union all
-  select 3, pg_catalog.format('the unused replication slot %s', slot_name),
-    pg_catalog.format('If nobody needs it: select pg_drop_replication_slot(%L)', slot_name)
-  from pg_catalog.pg_replication_slots where not active
-) blockers order by rank limit 5
-"""
-
-_COUNT_FREE_CONNECTIONS = """
-select
-  pg_catalog.current_setting('max_connections')::integer
-    - pg_catalog.current_setting('superuser_reserved_connections')::integer
-    - coalesce(pg_catalog.current_setting('reserved_connections', true)::integer, 0) as allowed,
-  (select pg_catalog.sum(numbackends)::integer from pg_catalog.pg_stat_database) as used
-"""
 
 DOCTOR_CHECKS: dict[str, Check] = {
     "database": check_round_trip,
@@ -393,4 +366,5 @@ DOCTOR_CHECKS: dict[str, Check] = {
     "snapshots": check_old_snapshots,
     "autovacuum": check_autovacuum,
     "connections": check_free_connections,
+    "maintenance": check_maintenance_problems,
 }

@@ -27,6 +27,7 @@ from holdfast.engine.leases import Lease, LeasedTask, WorkerCommand
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.attempts import STOP_REASON_UNRENEWED, Attempt, RunningAttempts
+from holdfast.worker.background import FailureReporter
 from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.heartbeat_link import (
     HEARTBEAT_SHUTDOWN_TIMEOUT_S,
@@ -69,6 +70,7 @@ class Heartbeat:
         self._visibility = visibility
         self._build_worker_status = build_worker_status
         self.on_command: Callable[[WorkerCommand], None] = lambda _: None
+        self._renewal_failures = FailureReporter("heartbeat process")
         self._ended = threading.Event()
         self._ready = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -335,11 +337,7 @@ class Heartbeat:
         elif kind == protocol.READY_FRAME and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self._ready.set)
         elif kind == protocol.DATABASE_PROBLEM_FRAME:
-            telemetry.emit(
-                "database.connection_failed",
-                error=body.decode(errors="replace"),
-                retry_in=HEARTBEAT_TICK_INTERVAL_S,
-            )
+            self._renewal_failures.report_failure(body.decode(errors="replace"))
         elif kind == protocol.COMMAND_FRAME and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self.on_command, cast("WorkerCommand", body.decode()))
 

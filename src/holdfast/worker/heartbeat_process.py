@@ -30,7 +30,7 @@ import msgspec
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.leases import Lease
-from holdfast.errors import HoldfastError
+from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.framing import FrameDecoder, encode_frame
@@ -298,6 +298,8 @@ class HeartbeatProcess:
                 async with open_connection(Secret(start.url), self._settings) as connection:
                     self._enqueue_frame(protocol.READY_FRAME)
                     await self._renew_while_connected(connection, start)
+            except DatabaseUnavailableError:
+                pass  # the worker notices and reports it
             except HoldfastError as error:
                 self._enqueue_frame(protocol.DATABASE_PROBLEM_FRAME, str(error).encode())
             except Exception as error:  # renewing must go on after any error

@@ -56,6 +56,9 @@ class ProcessMetrics(MetricRegistry):
             DURATION_BUCKETS_S,
         )
         self.lost = Counter("holdfast_leases_lost_total", "Leases that were lost or cancelled.")
+        self.refused_outcomes = Counter(
+            "holdfast_outcomes_refused_total", "Outcomes that the database refused: stale, or for their data."
+        )
         self.claims = Histogram("holdfast_claimed_tasks", "Tasks received per claim.", (), COUNT_BUCKETS)
         self.claim_seconds = Histogram(
             "holdfast_claim_seconds",
@@ -64,7 +67,7 @@ class ProcessMetrics(MetricRegistry):
             DURATION_BUCKETS_S,
         )
         self.database_errors = Counter(
-            "holdfast_database_errors_total", "Calls that failed because the database was unavailable."
+            "holdfast_database_errors_total", "Outages: times the database became unreachable."
         )
         self.blocked = Counter(
             "holdfast_loop_blocked_total", "Times a task blocked the event loop.", ("type",)
@@ -92,6 +95,7 @@ class ProcessMetrics(MetricRegistry):
             "task.lease_lost": lambda _: self.lost.add(),
             "tasks.claimed": self._record_claim,
             "worker.event_loop_blocked": lambda f: self.blocked.add(str(f.get("name") or "")),
+            "outcome.refused": lambda _: self.refused_outcomes.add(),
             "database.connection_failed": lambda _: self.database_errors.add(),
             "message.finished": self._record_message_finished,
             "api.request_completed": self._record_http_request,

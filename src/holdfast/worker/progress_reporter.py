@@ -7,21 +7,18 @@ connection is open only while there is progress to write.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
 
-from holdfast import telemetry
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, open_connection
-from holdfast.errors import HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker.attempts import Attempt
+from holdfast.worker.background import FailureReporter
 
 PROGRESS_REPORT_INTERVAL_S = 0.25
 MAX_IDLE_CONNECTION_S = 30.0
-_log = logging.getLogger("holdfast.worker")
 
 
 class ProgressReporter:
@@ -34,6 +31,7 @@ class ProgressReporter:
         self._settings = settings
         self._worker = worker
         self._attempts = attempts
+        self._failures = FailureReporter("progress reporter")
 
     async def run(self, ended: threading.Event) -> None:
         while not ended.is_set():
@@ -45,12 +43,10 @@ class ProgressReporter:
         try:
             async with open_connection(self._url, self._settings) as connection:
                 await self._report_while_connected(connection, ended)
-        except HoldfastError as error:
-            telemetry.emit(
-                "database.connection_failed", error=str(error), retry_in=PROGRESS_REPORT_INTERVAL_S
-            )
-        except Exception:
-            _log.exception("Writing progress failed. It continues.")
+        except Exception as error:  # progress must not end with one failure
+            self._failures.report_failure(error)
+        else:
+            self._failures.report_success()
 
     async def _report_while_connected(self, connection: Connection, ended: threading.Event) -> None:
         used_at = time.monotonic()

@@ -40,8 +40,8 @@ begin
   end if;
   begin
     perform holdfast.submit_for_owner(p_owner, p_callback);
-    raise exception using errcode = 'HF000', message = 'The callback is valid.';
-  exception when sqlstate 'HF000' then
+    raise exception using errcode = 'HF999', message = 'The callback is valid.';
+  exception when sqlstate 'HF999' then
     null; -- the submitted job is rolled back
   end;
 end $$;

@@ -45,13 +45,13 @@ end $$;
 create or replace function holdfast.archive_jobs(p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
 declare
-  v_paused text[] := holdfast.list_paused_subjects('archiving of a job', p_now);
+  v_paused uuid[] := holdfast.list_paused_subjects('archiving of a job', p_now)::uuid[];
 begin
   return holdfast.run_isolated('archiving of a job',
     format('select holdfast.archive_ended_jobs($1::uuid[], %s)', p_limit), array(
       select j.id::text from holdfast.jobs j
       where j.finished_at < p_now - interval '1 minute' and j.finished_at is not null and not j.archived
-        and j.id::text <> all (v_paused)
+        and j.id <> all (v_paused)
       order by j.finished_at limit p_limit), p_now);
 end $$;
 

@@ -2,7 +2,8 @@
 --
 -- Scheduled tasks become ready, expired leases are reclaimed, tasks past their latest start are cancelled, ended jobs
 -- move to the history, and daily partitions are created and dropped. Claims also do the first two. Every step selects
--- rows with `skip locked` and checks them again under the lock.
+-- rows with `skip locked` and checks them again under the lock. A row that fails because of its data is set aside and
+-- does not stop the others (maintenance_problems.sql).
 --
 -- The horizon is the time up to which the last sweep looked. The next sweep starts a little before it, so that it does
 -- not walk the dead index entries of finished tasks again. The horizon is a hint: every half minute a sweep looks at
@@ -42,14 +43,47 @@ create or replace function holdfast.promote_due_tasks(
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
   set enable_bitmapscan = off as $$
 declare
+  v_paused uuid[] := holdfast.list_paused_subjects('scheduled task', p_now)::uuid[];
+  v_count integer;
+  v_lanes bigint[];
+begin
+  begin
+    with due as materialized (
+      select t.id from holdfast.tasks t
+      where t.status = 'scheduled' and t.due_at >= p_from and t.due_at <= p_now and t.id <> all (v_paused)
+      order by t.due_at limit p_limit
+      for update skip locked
+    ), ready as (
+      update holdfast.tasks t set status = 'ready', pos = nextval('holdfast.task_positions')
+      from due d where t.id = d.id
+      returning t.lane_id
+    )
+    select count(*)::int, array_agg(distinct r.lane_id) into v_count, v_lanes from ready r;
+  exception when others then
+    if holdfast.is_temporary_error(sqlstate) then
+      raise;
+    end if;
+    return holdfast.run_isolated('scheduled task', 'select holdfast.promote_tasks($1::uuid[], $2)', array(
+      select t.id::text from holdfast.tasks t
+      where t.status = 'scheduled' and t.due_at >= p_from and t.due_at <= p_now and t.id <> all (v_paused)
+      order by t.due_at limit p_limit), p_now);
+  end;
+  if v_count > 0 then
+    perform holdfast.wake_workers(v_lanes);
+  end if;
+  return v_count;
+end $$;
+
+-- Makes these scheduled tasks ready if they are still due. Returns their number.
+create or replace function holdfast.promote_tasks(p_ids uuid[], p_now timestamptz) returns integer
+language plpgsql set search_path = '' as $$
+declare
   v_count integer;
   v_lanes bigint[];
 begin
   with due as materialized (
     select t.id from holdfast.tasks t
-    where t.status = 'scheduled' and t.due_at >= p_from and t.due_at <= p_now
-    order by t.due_at limit p_limit
-    for update skip locked
+    where t.id = any (p_ids) and t.status || '' = 'scheduled' and t.due_at <= p_now for update skip locked
   ), ready as (
     update holdfast.tasks t set status = 'ready', pos = nextval('holdfast.task_positions')
     from due d where t.id = d.id
@@ -62,10 +96,33 @@ begin
   return v_count;
 end $$;
 
--- Reclaims expired leases. An attempt whose lease was renewed up to its time limit has failed. Every other attempt was
--- lost, which is not charged: a worker died or froze, a connection broke, or the clock of the server jumped.
+-- Reclaims expired leases. Returns their number.
 create or replace function holdfast.reclaim_expired_leases(
   p_from timestamptz, p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+begin
+  return holdfast.run_isolated('lease', 'select holdfast.reclaim_leases($1::uuid[], $2)',
+    holdfast.list_expired_leases(p_from, p_now, p_limit), p_now);
+end $$;
+
+-- Lists the tasks whose leases expired from p_from to p_now, without those that are set aside.
+create or replace function holdfast.list_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
+returns text[]
+language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
+  set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  v_paused uuid[] := holdfast.list_paused_subjects('lease', p_now)::uuid[];
+begin
+  return array(
+    select t.id::text from holdfast.tasks t
+    where t.status = 'running' and t.lease_until >= p_from and t.lease_until <= p_now and t.id <> all (v_paused)
+    order by t.lease_until limit p_limit);
+end $$;
+
+-- Reclaims the leases of these tasks if they are still expired. An attempt whose lease was renewed up to its time limit
+-- has failed. Every other attempt was lost, which is not charged: a worker died or froze, a connection broke, or the
+-- clock of the server jumped. Returns their number.
+create or replace function holdfast.reclaim_leases(p_ids uuid[], p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
@@ -75,7 +132,7 @@ declare
   v_effects jsonb := '[]';
   v_ids uuid[] := '{}';
 begin
-  for v_one in select * from holdfast.list_expired_leases(p_from, p_now, p_limit) loop
+  for v_one in select * from holdfast.list_overdue_attempts(p_ids) loop
     if v_one.job_id is not null then
       perform from holdfast.jobs j where j.id = v_one.job_id for update skip locked;
       continue when not found;
@@ -99,29 +156,37 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Lists leases that expired from p_from to p_now. `overdue`: the lease was renewed, and lasted to the time limit.
-create or replace function holdfast.list_expired_leases(p_from timestamptz, p_now timestamptz, p_limit integer)
+-- Lists tasks in the order in which they are locked. `overdue`: the lease was renewed, and lasted to the time limit.
+create or replace function holdfast.list_overdue_attempts(p_ids uuid[])
 returns table (id uuid, job_id uuid, overdue boolean)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
-  set enable_seqscan = off set enable_bitmapscan = off
-set enable_hashjoin = off set enable_mergejoin = off as $$
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
   return query
   select t.id, t.job_id, t.lease_until >= t.started_at + k.timeout_s * interval '1 second'
     and t.lease_until > t.started_at + k.lease_s * interval '1 second'
-  from (
-    select t.id, t.job_id, t.lane_id, t.started_at, t.lease_until from holdfast.tasks t
-    where t.status = 'running' and t.lease_until >= p_from and t.lease_until <= p_now
-    order by t.lease_until limit p_limit
-  ) as t
-  join holdfast.lanes l on l.id = t.lane_id
-  join holdfast.task_policies k on k.id = l.policy_id
-  order by t.job_id is not null, t.job_id, t.id;
+  from holdfast.tasks t
+  left join holdfast.lanes l on l.id = t.lane_id
+  left join holdfast.task_policies k on k.id = l.policy_id
+  where t.id = any (p_ids) order by t.job_id is not null, t.job_id, t.id;
 end $$;
 
 -- Cancels tasks that did not start before their expires_at, with error type Expired. Returns their number.
 create or replace function holdfast.expire_unstarted_tasks(p_now timestamptz, p_limit integer) returns integer
+language plpgsql set search_path = '' as $$
+declare
+  v_paused uuid[] := holdfast.list_paused_subjects('expired task', p_now)::uuid[];
+begin
+  return holdfast.run_isolated('expired task', 'select holdfast.expire_tasks($1::uuid[], $2)', array(
+    select t.id::text from holdfast.tasks t
+    where t.start_before <= p_now and t.status || '' in ('waiting', 'scheduled', 'ready')
+      and t.id <> all (v_paused)
+    order by t.job_id is not null, t.job_id, t.id limit p_limit), p_now);
+end $$;
+
+-- Cancels these tasks if they have not started and are past their latest start. Returns their number.
+create or replace function holdfast.expire_tasks(p_ids uuid[], p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
@@ -130,9 +195,7 @@ declare
   v_ids uuid[] := '{}';
 begin
   for v_one in
-    select t.id, t.job_id from holdfast.tasks t
-    where t.start_before <= p_now and t.status || '' in ('waiting', 'scheduled', 'ready')
-    order by t.job_id is not null, t.job_id, t.id limit p_limit
+    select t.id, t.job_id from holdfast.tasks t where t.id = any (p_ids) order by t.job_id is not null, t.job_id, t.id
   loop
     if v_one.job_id is not null then
       perform from holdfast.jobs j where j.id = v_one.job_id for update skip locked;
@@ -192,40 +255,47 @@ begin
 end $$;
 
 -- All maintenance, up to p_limit rows per step. Any number of callers may run it at once: workers, pg_cron, or a
--- person. Returns what it did, and `more` if there is more to do now: then call it again.
+-- person. Returns what it did, and `more` if there is more to do now: then call it again. A step that fails does not
+-- stop the others.
 create or replace function holdfast.tick(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
   v_report jsonb;
-  v_step text;
-  v_result text;
+  v_step record;
 begin
   if p_limit is null or p_limit not between 1 and 100000 then
     perform holdfast.raise_error('HF004', format('limit must be from 1 to 100000, got %s.', p_limit), 'limit');
   end if;
-  v_report := jsonb_build_object('partitions_created', holdfast.create_day_partitions(v_now));
-  if v_report ->> 'partitions_created' = '0' then
-    v_report := v_report || jsonb_build_object('partitions_dropped', holdfast.drop_expired_partitions(v_now));
+  v_report := holdfast.run_tick_step('partitions_created', 'holdfast.create_day_partitions($1)', v_now, p_limit);
+  if coalesce(v_report ->> 'partitions_created', '0') = '0' then
+    v_report := v_report || holdfast.run_tick_step('partitions_dropped', 'holdfast.drop_expired_partitions($1)', v_now,
+      p_limit);
   end if;
-  if v_report - 'partitions_created' <> '{"partitions_dropped": 0}' then
+  if coalesce(v_report ->> 'partitions_created', '0') <> '0'
+    or coalesce(v_report ->> 'partitions_dropped', '0') <> '0' then
     return v_report || jsonb_build_object('more', true);
   end if;
-  v_report := v_report || jsonb_build_object('promoted', holdfast.promote_due_tasks('-infinity', v_now, p_limit));
-  v_report := v_report || jsonb_build_object('reclaimed', holdfast.reclaim_expired_leases('-infinity', v_now, p_limit));
-  v_report := v_report || jsonb_build_object('expired', holdfast.expire_unstarted_tasks(v_now, p_limit));
-  v_report := v_report || jsonb_build_object('archived', holdfast.archive_jobs(v_now, p_limit));
-  v_report := v_report || jsonb_build_object('deleted', holdfast.delete_expired_jobs(v_now,
-    p_limit) + holdfast.delete_expired_rows(v_now, p_limit));
-  v_report := v_report || jsonb_build_object('cursors_repaired', holdfast.repair_lane_cursors(), 'lanes_removed',
-    holdfast.remove_idle_lanes(v_now, p_limit));
-  -- Other capabilities have a step of their own, if they are installed.
-  foreach v_step in array array['tick_messages', 'tick_schedules', 'tick_artifacts', 'tick_access', 'tick_operations',
-    'tick_webhooks'] loop
-    if to_regprocedure(format('holdfast.%I(integer)', v_step)) is not null then
-      execute format('select holdfast.%I($1)::text', v_step) into v_result using p_limit;
-      v_report := v_report || jsonb_build_object(v_step, v_result);
-    end if;
+  for v_step in select * from (values
+    ('promoted', 'holdfast.promote_due_tasks(''-infinity'', $1, $2)'),
+    ('reclaimed', 'holdfast.reclaim_expired_leases(''-infinity'', $1, $2)'),
+    ('expired', 'holdfast.expire_unstarted_tasks($1, $2)'),
+    ('archived', 'holdfast.archive_jobs($1, $2)'),
+    ('deleted', 'holdfast.delete_expired_jobs($1, $2) + holdfast.delete_expired_rows($1, $2)
+      + holdfast.delete_old_maintenance_problems($1, $2)'),
+    ('callbacks', 'holdfast.retry_batch_callbacks($1, $2)'),
+    ('cursors_repaired', 'holdfast.repair_lane_cursors()'),
+    ('lanes_removed', 'holdfast.remove_idle_lanes($1, $2)')) as s (name, call)
+  loop
+    v_report := v_report || holdfast.run_tick_step(v_step.name, v_step.call, v_now, p_limit);
+  end loop;
+  -- Other capabilities have a step of their own, if they are installed. Its result is reported as text.
+  for v_step in
+    select name from unnest('{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_operations,tick_webhooks}'
+      ::text[]) as name where to_regprocedure(format('holdfast.%I(integer)', name)) is not null
+  loop
+    v_report := v_report || holdfast.run_tick_step(v_step.name, format('holdfast.%I($2)::text', v_step.name), v_now,
+      p_limit);
   end loop;
   return v_report || jsonb_build_object('more', exists (
     select from jsonb_each(v_report) as d where jsonb_typeof(d.value) = 'number'
