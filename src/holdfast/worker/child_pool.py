@@ -12,6 +12,7 @@ of a child are charged to its task is decided in child_death.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -101,9 +102,12 @@ class ChildProcessPool:
         """Decide the outcome of an attempt whose child process died."""
         outcome = death.to_outcome(attempt)
         if attempt.stop_reason is None and death.is_unexplained:
-            attempt.on_stop = lambda _: None  # there is nothing left to stop
-            await asyncio.sleep(CRASH_CHARGE_DELAY_S)
-            if attempt.stop_reason in RELEASING_STOP_REASONS:
+            stopped = asyncio.Event()
+            attempt.on_stop = lambda _: stopped.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CRASH_CHARGE_DELAY_S):
+                    await stopped.wait()
+            if attempt.stop_reason in RELEASING_STOP_REASONS:  # the worker is about to go as well
                 return build_stop_outcome(attempt)
         return outcome
 
