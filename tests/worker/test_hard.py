@@ -12,6 +12,7 @@ from uuid import UUID
 
 import hard_app as app
 import pytest
+from process_tree import find_heartbeat_pid
 from worker_processes import WorkerProcesses
 
 from holdfast import Client
@@ -47,6 +48,12 @@ async def wait_for_task_end(conn: Connection, job: JobHandle[Any]) -> Any:
     return await wait_until(is_over, within=SOON)
 
 
+async def list_outcomes(conn: Connection, job: JobHandle[Any]) -> list[str]:
+    """The recorded outcomes of the attempts that did not succeed, in their order."""
+    query = "select outcome from holdfast.attempts where task_id = $1 order by attempt"
+    return [row["outcome"] for row in await conn.fetch(query, job.id)]
+
+
 # Heartbeats
 
 
@@ -71,8 +78,7 @@ async def test_worker_with_five_percent_of_a_cpu_keeps_its_leases(
     job = await client.submit(app.waits("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     await hard.start()
-    family = [starved.pid, *list_child_pids(starved.pid)]
-    assert len(family) == 2
+    family = [starved.pid, find_heartbeat_pid(starved.pid)]
     for _ in range(60):
         for pid in reversed(family):
             os.kill(pid, signal.SIGSTOP)
@@ -104,18 +110,21 @@ async def test_tasks_of_a_killed_worker_are_released_before_their_leases_end(
     victim = await hard.start()
     job = await client.submit(app.patient("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
-    (heartbeat,) = list_child_pids(victim.pid)
+    heartbeat = find_heartbeat_pid(victim.pid)
     victim.send_signal(signal.SIGKILL)
     await wait_until(lambda: not Path(f"/proc/{heartbeat}").exists(), within=SOON)
     [seen] = await engine_workers.list_workers(conn)
     assert seen["state"] == "lost"
     assert seen["queues"] != []
+    rows = await conn.fetchrow("select crashes, suspect, losses from holdfast.tasks where id = $1", job.id)
+    assert tuple(rows) == (0, True, 1)  # nobody is charged; it may have been the cause, so it runs alone next
     await hard.start()
     await wait_until(lambda: hard.has_recorded("began", "gate", 2), within=SOON)
     hard.open_gate("gate")
     assert await job.result(within=SOON) == 2
     rows = await read_task_row_anywhere(conn, UUID(str(job.id)))
-    assert (rows["failures"], rows["crashes"]) == (0, 1)
+    assert (rows["failures"], rows["crashes"]) == (0, 0)
+    assert len({line[0] for line in hard.read_record_lines()}) == 2
 
 
 # Time limits
@@ -177,7 +186,8 @@ async def test_child_process_crash_is_recorded_with_its_last_output(
     neighbour = await client.submit(app.waits("gate"))
     job = await client.submit(app.dies_alone(how))
     rows = await wait_for_task_end(conn, job)
-    assert (rows["status"], rows["failures"]) == ("failed", 1)
+    assert (rows["status"], rows["failures"], rows["attempt"]) == ("failed", 1, 3)
+    assert await list_outcomes(conn, job) == ["crashed"] * 3
     assert says in rows["error"]
     assert "MiB" in rows["error"]
     assert "last words" in rows["error"]
@@ -187,24 +197,35 @@ async def test_child_process_crash_is_recorded_with_its_last_output(
     assert await neighbour.result(within=SOON) == "attempt 1"
 
 
-async def test_task_that_killed_its_worker_is_retried_in_a_child_process(
-    hard: WorkerProcesses, client: Client, conn: Connection
+@pytest.mark.parametrize("how", ["kill", "segv", "exit", "deep"])
+async def test_task_that_killed_its_worker_is_charged_in_child_processes_only(
+    hard: WorkerProcesses, client: Client, conn: Connection, how: str
 ) -> None:
+    """The death of the shared process is charged to nobody. Alone in children, the culprit shows itself."""
     victim = await hard.start()
-    neighbour = await client.submit(app.patient("gate"))
-    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
-    killer = await client.submit(app.dies("kill"))
-    assert await asyncio.wait_for(victim.wait(), 60) == -signal.SIGKILL
+    neighbours = [await client.submit(app.patient(f"gate{number}")) for number in range(3)]
+    for number in range(3):
+        await wait_until(lambda n=number: hard.has_recorded("began", f"gate{n}", 1), within=SOON)
+    killer = await client.submit(app.dies(how))
+    assert await asyncio.wait_for(victim.wait(), 60) != 0
     survivor = await hard.start()
     rows = await wait_for_task_end(conn, killer)
-    assert rows["status"] == "failed"
-    assert "SIGKILL" in rows["error"]
+    assert (rows["status"], rows["attempt"]) == ("failed", 4)
+    assert "The child process that ran the task" in rows["error"]
+    assert await list_outcomes(conn, killer) == ["lost", "crashed", "crashed", "crashed"]
     assert survivor.returncode is None
-    await wait_until(lambda: hard.has_recorded("began", "gate", 2), within=SOON)
-    hard.open_gate("gate")
-    assert await neighbour.result(within=SOON) == 2
-    assert (await read_task_row_anywhere(conn, UUID(str(neighbour.id))))["failures"] == 0
-    assert len({line[0] for line in hard.read_record_lines() if line[2] == "kill"}) == 3
+    for number in range(3):  # all at the same time, each in a child of its own
+        await wait_until(lambda n=number: hard.has_recorded("began", f"gate{n}", 2), within=SOON)
+    assert len({line[0] for line in hard.read_record_lines() if line[3] == "2"} - {str(survivor.pid)}) >= 3
+    for number in range(3):
+        hard.open_gate(f"gate{number}")
+    for neighbour in neighbours:
+        assert await neighbour.result(within=SOON) == 2
+        rows = await read_task_row_anywhere(conn, UUID(str(neighbour.id)))
+        assert (rows["failures"], rows["crashes"]) == (0, 0)
+        assert await list_outcomes(conn, neighbour) == ["lost"]
+    assert len({line[0] for line in hard.read_record_lines() if line[2] == how}) == 4
+    assert str(survivor.pid) not in {line[0] for line in hard.read_record_lines()}
 
 
 async def test_child_process_is_killed_above_its_memory_limit(
@@ -286,10 +307,3 @@ async def test_cancelled_job_kills_its_child_process(hard: WorkerProcesses, clie
     await job.cancel()
     await wait_until(lambda: not Path(f"/proc/{pid}").exists(), within=SOON)
     assert worker.returncode is None
-
-
-def list_child_pids(pid: int) -> list[int]:
-    rows: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        rows += [int(child) for child in (thread / "children").read_text().split()]
-    return rows
