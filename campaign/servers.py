@@ -21,8 +21,8 @@ from holdfast.engine.embedded import binaries
 from holdfast.engine.embedded.account import (
     ServerOsAccount,
     build_server_environment,
-    choose_server_account,
     choose_data_folder,
+    choose_server_account,
 )
 from holdfast.engine.embedded.cluster import PostgresCluster
 from holdfast.engine.embedded.home import EmbeddedHome
@@ -58,7 +58,9 @@ class FaultServer:
         self.home = EmbeddedHome(settings)
         self.home.create()
         self._account: ServerOsAccount = choose_server_account(self.home)
-        programs = binaries.make_postgres_binaries_runnable(binaries.choose_postgres_binaries(settings, None), self._account)
+        programs = binaries.make_postgres_binaries_runnable(
+            binaries.choose_postgres_binaries(settings, None), self._account
+        )
         self._cluster = PostgresCluster(self.home, self._account, programs)
         self._process: subprocess.Popen[bytes] | None = None
         self.port = self.home.choose_free_port()

@@ -93,7 +93,7 @@ async def test_without_days_nothing_is_lost_and_rows_are_deleted(conn: Connectio
 
 
 async def test_a_queue_keeps_jobs_for_its_own_time(conn: Connection, clock: Clock) -> None:
-    await conn.execute("select holdfast.put_queue('q', p_keep_s => 864000)")
+    await conn.execute("select holdfast.put_queue_settings('q', p_keep_s => 864000)")
     created = await submit_job(conn)
     await run_job(conn)
     await clock.advance(timedelta(days=9))

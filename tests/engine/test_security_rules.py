@@ -47,7 +47,7 @@ async def test_tables_with_policies_have_them_for_what_is_granted_and_no_more(co
         if kind == b"v":
             continue
         assert [p["cmd"] for p in policies] == ["SELECT"], row["table_name"]
-        assert "current_user_id" in policies[0]["qual"]
+        assert "get_user_id_from_jwt_claims" in policies[0]["qual"]
 
 
 async def test_the_user_is_looked_up_once_a_query_and_owners_are_indexed(conn: Connection) -> None:

@@ -124,7 +124,7 @@ async def test_only_files_of_the_successful_attempt_are_visible(
     await clock.advance(timedelta(minutes=2))
     await file_client.files.sweep()
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
-    assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 2
+    assert (await quotas.get_owner_usage(conn, "ann"))["files"]["used"] == 2
 
 
 CALLED: list[int] = []
@@ -184,7 +184,7 @@ async def test_file_of_a_step_is_visible_after_a_later_attempt_succeeds(
     await clock.advance(timedelta(minutes=2))
     await file_client.files.sweep()
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) == 2
-    assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 2
+    assert (await quotas.get_owner_usage(conn, "ann"))["files"]["used"] == 2
 
 
 @pytest.mark.parametrize("work", [saves_in_a_step_of_a_thread, saves_in_a_step_of_a_child])
@@ -227,7 +227,7 @@ async def test_files_of_steps_are_deleted_when_the_task_fails(
     await clock.advance(timedelta(minutes=2))
     await file_client.files.sweep()
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
-    assert (await quotas.get_usage(conn, "ann"))["files"]["used"] == 0
+    assert (await quotas.get_owner_usage(conn, "ann"))["files"]["used"] == 0
 
 
 @task(retry=ONCE)
@@ -274,7 +274,7 @@ async def test_invalid_save_arguments_fail_the_task_and_store_no_file(
 async def test_unavailable_store_fails_the_attempt_which_is_retried(
     url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(obstore_backend.RETRY_OPTIONS, "max_retries", 0)
+    monkeypatch.setitem(obstore_backend.OBSTORE_RETRY_OPTIONS, "max_retries", 0)
     down = replace(settings, storage_url=Secret(format_s3_url(find_free_port())))
     async with Client(url.reveal(), settings=down) as client:
         job = await run(client, fails_first(), fails_first)

@@ -12,8 +12,6 @@ from holdfast.engine.doctor import DoctorFinding
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 
-DATABASE_UNAVAILABLE_EXIT_CODE = 6
-
 
 @click.command("doctor")
 @click.option(
@@ -32,13 +30,13 @@ def doctor_command(session: CliSession, context: click.Context, probe: str | Non
     available.
     """
     if probe:
-        session.run_async(_run_probe(session.settings, ready=probe == "ready"))
+        session.run_async(_run_health_probe(session.settings, ready=probe == "ready"))
         return
     findings = session.run_async(_run_checks(session.settings))
     for finding in findings:
         _print_finding(session, finding)
     if any(finding.unreachable for finding in findings):
-        context.exit(DATABASE_UNAVAILABLE_EXIT_CODE)
+        context.exit(DatabaseUnavailableError.exit_code)
     if any(finding.level == "fail" for finding in findings):
         context.exit(1)
 
@@ -65,7 +63,7 @@ def _print_finding(session: CliSession, finding: DoctorFinding) -> None:
         session.output.print_line(f"      {'':<12}  fix: {finding.fix}")
 
 
-async def _run_probe(settings: Settings, *, ready: bool) -> None:
+async def _run_health_probe(settings: Settings, *, ready: bool) -> None:
     storage = engine_doctor.check_storage_folder(settings)
     if storage.level == "fail":
         raise HoldfastError(storage.text, fix=storage.fix)

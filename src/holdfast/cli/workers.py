@@ -11,7 +11,7 @@ from holdfast.cli.actor import record_audit_event
 from holdfast.cli.completers import suggest_worker_names
 from holdfast.cli.output import CliOutput
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.rows import get_object
+from holdfast.cli.rows import get_object_or_empty
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.engine import leases
 from holdfast.engine import workers as engine_workers
@@ -62,7 +62,7 @@ def list_workers(session: CliSession, since: timedelta) -> None:
 def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
     if output.json:
         return row
-    report = get_object(row, "report")
+    report = get_object_or_empty(row, "report")
     lag = report.get("loop_lag_ms")
     return {
         "name": row["name"],

@@ -196,7 +196,7 @@ class Ctx(ABC, Generic[State_co]):
     def assert_lease(self, on: object) -> Awaitable[None]:
         """Lock the lease of this task in your own transaction. Raise LeaseLostError if the lease is lost.
 
-        `on` is your connection. Raises LeaseLostError if another worker holds the task. With a synchronous
+        `on` is your connection. Raise LeaseLostError if another worker holds the task. With a synchronous
         connection the check has happened when the call returns, and you need not await it.
         """
         return self._assert_lease(on)

@@ -161,7 +161,7 @@ async def regenerate_artifact(connection: Connection, file_id: UUID) -> JsonObje
 async def set_artifact_ttl(connection: Connection, file_id: UUID, ttl: timedelta | None) -> datetime | None:
     """Set a file to expire after `ttl` from now (None: never), and return its expiry.
 
-    Raises NotFoundError.
+    Raise NotFoundError if the file does not exist or has expired.
     """
     seconds = None if ttl is None else ttl.total_seconds()
     call = "select holdfast.set_artifact_ttl($1, $2)"

@@ -172,8 +172,8 @@ async def call_function(
 ) -> str | None:
     """Call a function and return its result as JSON text, or None when it returns void.
 
-    With `as_text` the values are texts that PostgreSQL parses, as those of a query string are. Raises
-    SqlCallError.
+    With `as_text` the values are texts that PostgreSQL parses, as those of a query string are. Raise
+    SqlCallError if the database refuses the call.
     """
     statement = _build_call_statement(function, sorted(arguments), as_text=as_text)
     try:

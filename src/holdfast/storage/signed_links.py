@@ -71,7 +71,7 @@ class FileLinkSigner:
     def verify_token(self, token: str, *, now: float | None = None) -> SignedFileLink:
         """Return the grant of a token, after checking its signature and its expiry.
 
-        Raises NotFoundError for a link that this key did not sign, and GoneError for an expired link.
+        Raise NotFoundError for a link that this key did not sign, and GoneError for an expired link.
         """
         encoded_payload, dot, encoded_signature = token.partition(".")
         if not dot or len(token) > MAX_LINK_TOKEN_CHARS:

@@ -286,8 +286,8 @@ async def test_policies_are_checked_and_found_under_any_spelling(conn: Connectio
     for wrong in ("-1", "0", "1, 'Q'", "1, p_backoff => '-1 s'", "1, p_vt => '0'", "1, p_vt => null"):
         await expect_error(conn, "HF004", f"select holdfast.put_message_policy('Q', {wrong})")
     await expect_error(conn, "HF002", "select holdfast.put_message_policy('nope', 1)")
-    assert await conn.fetchval("select holdfast.drop_message_policy('Q')") is True
-    assert await conn.fetchval("select holdfast.drop_message_policy('Q')") is False
+    assert await conn.fetchval("select holdfast.delete_message_policy('Q')") is True
+    assert await conn.fetchval("select holdfast.delete_message_policy('Q')") is False
     assert await conn.fetchval("select max_reads from holdfast.get_message_policy('Q')") is None
 
 

@@ -89,7 +89,7 @@ def locate_database(settings: Settings) -> tuple[Secret, EmbeddedServer | None]:
 
 
 def start_server(settings: Settings, *, options: Mapping[str, str] | None = None) -> EmbeddedServer:
-    """Return the running embedded server, or start it. Blocks. Concurrent calls are safe.
+    """Return the running embedded server, or start it. The call blocks. Concurrent calls are safe.
 
     `options` are PostgreSQL settings for a server that this call starts. A running server is not changed.
     """
@@ -118,7 +118,7 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
 
 
 def find_running_server(settings: Settings) -> EmbeddedServer | None:
-    """Return the embedded server if it is running, else None. Does not start or change anything."""
+    """Become a user of the embedded server if it is running, else return None. Never start it."""
     home = EmbeddedHome(settings)
     with _explain_os_errors(home):
         if not home.folder.exists():

@@ -182,7 +182,7 @@ class PostgresCluster:
                 supervisor.send_signal(pid, signal.SIGKILL)
 
     def remove_incomplete_folders(self) -> bool:
-        """Remove folders that a killed process left incomplete. Returns whether there were any."""
+        """Remove folders that a killed process left incomplete. Return whether there were any."""
         removed = False
         for target in (self.home.data_folder_in_home, self.home.data_folder_outside_home):
             for aside in target.parent.glob(f"{target.name}{INCOMPLETE_SUFFIX}*"):

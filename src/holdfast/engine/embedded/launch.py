@@ -259,7 +259,7 @@ def end_server(home: EmbeddedHome) -> bool:
 
 
 def _end_server_without_supervisor(home: EmbeddedHome, account: ServerOsAccount) -> bool:
-    """Stop a server that has no supervisor. Returns whether it was running."""
+    """Stop a server that has no supervisor. Return whether it was running."""
     was_running = False
     place = (str(home.data_folder), home.cluster_name, account.uid)
     for name, seconds in supervisor.SHUTDOWN_STEPS:

@@ -154,7 +154,7 @@ def end_orphan_processes(cluster_name: str, uid: int) -> int:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Send a signal. Does nothing when the process has ended."""
+    """Send a signal, unless the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -271,7 +271,7 @@ class PostmasterSupervisor:
             os.read(self._wake, 4096)
 
     def _wait_until_ready(self, server: ChildPostmaster) -> bool:
-        """Wait until the server accepts connections, even during a recovery. Returns False if it dies."""
+        """Wait until the server accepts connections, even during a recovery. Return False if it dies."""
         while server.is_alive():
             if is_postmaster_ready(self.plan.data_folder, server.pid) or self._find_stop_request():
                 return True  # for a stop request, the main loop stops the server

@@ -80,7 +80,7 @@ async def extend_visibility(
 ) -> set[int] | None:
     """Extend the visibility timeout of messages to `vt` from now. Return the ids with a valid receipt.
 
-    Returns None and changes nothing when another transaction has locked one of them for longer than
+    Return None and change nothing when another transaction has locked one of them for longer than
     `lock_timeout`.
     """
     timeout = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"

@@ -25,9 +25,9 @@ from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 LeaseText = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\.[0-9]{1,19}$")]
-Seconds = Annotated[float, Meta(ge=0, le=31536000)]
+BoundedSeconds = Annotated[float, Meta(ge=0, le=31536000)]
 LEASE_LOST_RESPONSE = {409: "The lease has passed to another worker: stop working on the task"}
 _WORKER_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "external workers", "access": "service", "scope": "worker"}
 _LEASED_TASK_ENDPOINT_OPTIONS: dict[str, Any] = {
@@ -43,10 +43,10 @@ class ClaimTasksRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     tasks of all types and queues.
     """
 
-    worker: Name
+    worker: NonEmptyName
     max_tasks: Annotated[int, Meta(ge=1, le=100)] = 1
-    types: list[Name] | None = None
-    queues: list[Name] | None = None
+    types: list[NonEmptyName] | None = None
+    queues: list[NonEmptyName] | None = None
 
 
 class ClaimedTask(msgspec.Struct, kw_only=True):
@@ -101,14 +101,14 @@ class FailTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Annotated[str, Meta(min_length=1, max_length=200)] = "Error"
     traceback: Annotated[str, Meta(max_length=200_000)] | None = None
     retry: bool = True
-    retry_after_s: Seconds | None = None
+    retry_after_s: BoundedSeconds | None = None
 
 
 class SnoozeTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Request body to run a task again after `delay_s` seconds."""
 
     lease: LeaseText
-    delay_s: Seconds
+    delay_s: BoundedSeconds
 
 
 class ReleaseTaskRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -100,7 +100,8 @@ begin
       execute format('grant %s on {}.%I to %I', v_privileges, v_table, v_role);
       execute format('drop policy if exists %I on {}.%I', v_role, v_table);
       execute format('create policy %1$I on {}.%2$I to %1$I using (%3$s) with check (%3$s)', v_role, v_table,
-        case when v_role = 'authenticated' then 'user_id::text = (select holdfast.current_user_id())' else 'true' end);
+        case when v_role = 'authenticated' then
+          'user_id::text = (select holdfast.get_user_id_from_jwt_claims())' else 'true' end);
     end loop;
   end loop;
 end $$;

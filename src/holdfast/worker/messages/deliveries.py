@@ -94,7 +94,7 @@ class Delivery:
                 f"Message {self.message.id} of queue {self.message.queue} is no longer leased by this worker:"
                 f" {self.stop_reason}."
             )
-        statement = queues.finish_message(self.message.queue, self.receipt, self.consumer.finish)
+        statement = queues.build_finish_statement(self.message.queue, self.receipt, self.consumer.finish)
         self._set_finishing(True)
         try:
             result = caller_connection.run_statement_or_defer(on, statement)

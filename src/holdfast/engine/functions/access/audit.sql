@@ -1,6 +1,6 @@
 -- The audit log: actions of operators, recorded in the transaction that performs them. Entries are kept for 400 days.
 
--- Adds an entry to the audit log. A detail of more than 16 KiB is left out.
+-- Add an entry to the audit log. A detail of more than 16 KiB is left out.
 create or replace function holdfast.record_audit_entry(p_actor text, p_action text, p_target text default null,
   p_detail jsonb default null)
 returns void
@@ -12,7 +12,7 @@ begin
     case when pg_column_size(p_detail) <= 16384 then p_detail end);
 end $$;
 
--- Lists audit entries, newest first. p_before is the last id of the previous page.
+-- List audit entries, newest first. p_before is the last id of the previous page.
 create or replace function holdfast.list_audit_entries(p_before bigint default null, p_limit integer default 50)
 returns table (id bigint, at timestamptz, actor text, action text, target text, detail jsonb)
 language plpgsql stable security definer set search_path = '' as $$

@@ -8,7 +8,7 @@
 -- A name covers all its overloads. A name that does not exist is an error. A role that does not exist is skipped,
 -- because some servers do not allow roles to be created. Do not write grants anywhere else, also not in migrations.
 
--- Revokes every right of these roles on the objects that we own. Objects of other owners are not changed.
+-- Revoke every right of these roles on the objects that we own. Objects of other owners are not changed.
 create or replace procedure holdfast.revoke_all_rights(variadic p_roles text[])
 language plpgsql
 set search_path = ''
@@ -45,7 +45,7 @@ begin
 end
 $$;
 
--- Grants EXECUTE on every overload of the named functions to a role. A role that does not exist is skipped.
+-- Grant EXECUTE on every overload of the named functions to a role. A role that does not exist is skipped.
 create or replace procedure holdfast.grant_execute(p_role text, variadic p_functions text[])
 language plpgsql
 set search_path = ''
@@ -69,7 +69,7 @@ begin
 end
 $$;
 
--- Grants SELECT on tables and views. Row level security protects the rows of a table. It protects the rows of a view
+-- Grant SELECT on tables and views. Row level security protects the rows of a table. It protects the rows of a view
 -- only when the view runs with the rights of its reader. PostgreSQL 14 has no such views: there, views are granted to
 -- service_role only.
 create or replace procedure holdfast.grant_select(p_role text, variadic p_relations text[])
@@ -97,7 +97,7 @@ begin
 end
 $$;
 
--- Makes views run with the rights of their reader. Call it after `create or replace view`:
+-- Make views run with the rights of their reader. Call it after `create or replace view`:
 -- `call holdfast.set_security_invoker('all_tasks')`. The option in the statement itself is an error on PostgreSQL 14.
 create or replace procedure holdfast.set_security_invoker(variadic p_views text[])
 language plpgsql
@@ -113,7 +113,7 @@ begin
 end
 $$;
 
--- Returns whether the extension provides its schema: it is installed, or the schema exists and was not created by
+-- Return whether the extension provides its schema: it is installed, or the schema exists and was not created by
 -- Holdfast. Function files marked `unless-extension` are then skipped.
 create or replace function holdfast.is_provided_by_extension(p_extension text) returns boolean
 language sql stable
@@ -126,7 +126,7 @@ as $$
         and pg_catalog.obj_description(n.oid, 'pg_namespace') is distinct from 'message queues by Holdfast')
 $$;
 
--- Returns the applied migrations and the installed function set. The installer, workers and `holdfast doctor` call it.
+-- Return the applied migrations and the installed function set. The installer, workers and `holdfast doctor` call it.
 create or replace function holdfast.get_installed_schema() returns jsonb
 language sql stable security definer
 set search_path = ''

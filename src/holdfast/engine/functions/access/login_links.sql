@@ -1,6 +1,6 @@
 -- Login links: links that log a person in to the dashboard once.
 
--- Stores a login link as the SHA-256 of its token. The link expires after p_lifetime_s seconds.
+-- Store a login link as the SHA-256 of its token. The link expires after p_lifetime_s seconds.
 create or replace function holdfast.store_login_link(
   p_hash bytea, p_name text, p_role text, p_lifetime_s double precision) returns void
 language plpgsql security definer set search_path = '' as $$
@@ -9,7 +9,7 @@ begin
   values (p_hash, holdfast.check_name(p_name, 'name'), p_role, holdfast.now() + p_lifetime_s * interval '1 second');
 end $$;
 
--- Marks a login link as used and returns its {name, role}. Returns null when the link was used before, has expired or
+-- Mark a login link as used and return its {name, role}. Return null when the link was used before, has expired or
 -- does not exist.
 create or replace function holdfast.redeem_login_link(p_hash bytea) returns jsonb
 language plpgsql security definer set search_path = '' as $$

@@ -12,7 +12,7 @@ begin
     if not exists (select from pg_policies where schemaname = 'holdfast' and tablename = v_table
       and policyname = 'own_rows') then
       execute format('create policy own_rows on holdfast.%I for select to authenticated
-        using (owner = (select holdfast.current_user_id()))', v_table);
+        using (owner = (select holdfast.get_user_id_from_jwt_claims()))', v_table);
     end if;
   end loop;
 end $$;
@@ -24,7 +24,7 @@ begin
     and not exists (select from pg_policies where schemaname = 'holdfast' and tablename = 'artifacts'
       and policyname = 'own_rows') then
     create policy own_rows on holdfast.artifacts for select to authenticated using (
-      owner = (select holdfast.current_user_id()) and status = 'visible'
+      owner = (select holdfast.get_user_id_from_jwt_claims()) and status = 'visible'
         and (expires_at is null or expires_at > holdfast.now()));
   end if;
 end $$;

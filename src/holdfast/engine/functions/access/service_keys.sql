@@ -3,7 +3,7 @@
 -- A key is 256 random bits. Only its SHA-256 is stored: random keys need no slow hash. A service can have two valid
 -- keys at once, so that it can rotate them without downtime.
 
--- Stores a new service key by its SHA-256 and returns the row without the hash.
+-- Store a new service key by its SHA-256 and return the row without the hash.
 create or replace function holdfast.create_service_key(
   p_name text, p_prefix text, p_hash bytea, p_scopes text[],
     p_expires_at timestamptz default null) returns holdfast.service_keys
@@ -27,7 +27,7 @@ begin
   return v_key;
 end $$;
 
--- Returns the valid service key with this SHA-256, without the hash; all columns are null when no valid key matches.
+-- Return the valid service key with this SHA-256, without the hash; all columns are null when no valid key matches.
 -- The last use is recorded at most once a minute, and never waits for another writer.
 create or replace function holdfast.verify_service_key(p_hash bytea) returns holdfast.service_keys
 language plpgsql security definer set search_path = '' as $$
@@ -45,7 +45,7 @@ begin
   return v_key;
 end $$;
 
--- Lists up to 1000 service keys without their hashes, newest first.
+-- List up to 1000 service keys without their hashes, newest first.
 create or replace function holdfast.list_service_keys() returns setof holdfast.service_keys
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -54,7 +54,7 @@ begin
   from holdfast.service_keys k order by k.created_at desc, k.id limit 1000;
 end $$;
 
--- Revokes the valid service keys with this id or prefix and returns their number.
+-- Revoke the valid service keys with this id or prefix and return their number.
 create or replace function holdfast.revoke_service_key(p_key text) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -66,7 +66,7 @@ begin
   return v_count;
 end $$;
 
--- Stores a ticket, or a pass, for the event stream of a job. It is valid for p_lifetime_s seconds, at most a day.
+-- Store a ticket, or a pass, for the event stream of a job. It is valid for p_lifetime_s seconds, at most a day.
 create or replace function holdfast.store_stream_ticket(p_hash bytea, p_job uuid, p_kind text, p_owner text,
   p_lifetime_s double precision)
 returns void
@@ -76,7 +76,7 @@ begin
   values (p_hash, p_kind, p_job, p_owner, holdfast.now() + least(p_lifetime_s, 86400) * interval '1 second');
 end $$;
 
--- Replaces a ticket for an event stream by a pass and returns the pass; no row when the ticket is not valid. Of two
+-- Replace a ticket for an event stream by a pass and return the pass; no row when the ticket is not valid. Of two
 -- callers that present the same ticket, only the one whose DELETE finds it succeeds.
 create or replace function holdfast.redeem_stream_ticket(p_hash bytea, p_job uuid, p_pass bytea,
   p_lifetime_s double precision)
@@ -97,7 +97,7 @@ begin
   select k.job_id, k.kind, k.owner, k.expires_at from kept k;
 end $$;
 
--- Returns the valid pass with this SHA-256 for the event stream of a job, or no row.
+-- Return the valid pass with this SHA-256 for the event stream of a job, or no row.
 create or replace function holdfast.verify_stream_pass(p_hash bytea, p_job uuid)
 returns table (job_id uuid, kind text, owner text, expires_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
@@ -107,7 +107,7 @@ begin
   where t.hash = p_hash and t.job_id = p_job and t.kind = 'pass' and t.expires_at > holdfast.now();
 end $$;
 
--- Raises HF006 when the owner already has p_max_unfinished unfinished jobs. The lock lasts until the end of the
+-- Raise HF006 when the owner already has p_max_unfinished unfinished jobs. The lock lasts until the end of the
 -- transaction, so that two concurrent submissions cannot both take the last place. A submission whose idempotency key
 -- exists already returns its job, so it is not limited.
 create or replace function holdfast.check_unfinished_job_limit(p_owner text, p_max_unfinished integer,
@@ -139,7 +139,7 @@ begin
   end if;
 end $$;
 
--- Submits a job, or raises HF006 when the owner has p_max_unfinished unfinished jobs, in one round trip.
+-- Submit a job, or raise HF006 when the owner has p_max_unfinished unfinished jobs, in one round trip.
 create or replace function holdfast.submit_within_job_limit(
   p_job jsonb, p_owner text, p_max_unfinished integer) returns jsonb
 language plpgsql set search_path = '' as $$
@@ -148,7 +148,7 @@ begin
   return holdfast.submit(p_job);
 end $$;
 
--- Deletes up to p_limit each of expired stream tickets, expired watches and old audit entries. Returns the number of
+-- Delete up to p_limit each of expired stream tickets, expired watches and old audit entries. Return the number of
 -- deleted rows.
 create or replace function holdfast.tick_access(p_limit integer) returns integer
 language plpgsql set search_path = '' as $$

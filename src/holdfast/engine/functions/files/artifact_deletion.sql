@@ -5,8 +5,8 @@
 -- An attempt that lost its lease can finish an upload very late. So the objects of lost attempts are deleted a second
 -- time, a day later, before the row is deleted.
 
--- Subtracts files that are marked for deletion from the usage of their owners. The caller has locked the rows.
-create or replace function holdfast.release_artifact_usage(p_ids uuid[], p_now timestamptz) returns void
+-- Subtract files that are marked for deletion from the usage of their owners. The caller has locked the rows.
+create or replace function holdfast.subtract_deleted_artifacts_from_usage(p_ids uuid[], p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
   v_one record;
@@ -22,9 +22,10 @@ begin
   end loop;
 end $$;
 
--- Marks up to p_limit expired files for deletion, of one owner, or of all owners when p_owner is null. Returns their
+-- Mark up to p_limit expired files for deletion, of one owner, or of all owners when p_owner is null. Return their
 -- number.
-create or replace function holdfast.expire_artifacts(p_owner text, p_now timestamptz, p_limit integer) returns integer
+create or replace function holdfast.mark_expired_artifacts(
+  p_owner text, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
   v_ids uuid[] := array(
@@ -48,7 +49,7 @@ begin
   return cardinality(v_ids);
 end $$;
 
--- Marks abandoned files for deletion and returns their number: staged files of attempts that ended without success,
+-- Mark abandoned files for deletion and return their number: staged files of attempts that ended without success,
 -- files of saved steps of tasks that ended, and uploads without a lease that were not touched for 15 minutes. Other
 -- files are checked again later.
 create or replace function holdfast.mark_abandoned_artifacts(p_now timestamptz, p_limit integer) returns integer
@@ -78,24 +79,24 @@ begin
     returning f.id, f.status
   )
   select array_agg(j.id) into v_lost from checked j where j.status = 'deleting';
-  perform holdfast.release_artifact_usage(v_lost, p_now);
+  perform holdfast.subtract_deleted_artifacts_from_usage(v_lost, p_now);
   return coalesce(cardinality(v_lost), 0);
 end $$;
 
--- Runs one bounded round of file maintenance. Returns {expired, lost, replaced, purged, deletions_pending};
+-- Run one bounded round of file maintenance. Return {expired, lost, replaced, purged, deletions_pending};
 -- `deletions_pending` says whether objects are waiting to be deleted.
 create or replace function holdfast.tick_artifacts(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_result jsonb := jsonb_build_object('expired', holdfast.expire_artifacts(null, v_now, p_limit),
+  v_result jsonb := jsonb_build_object('expired', holdfast.mark_expired_artifacts(null, v_now, p_limit),
     'lost', holdfast.mark_abandoned_artifacts(v_now, p_limit));
   v_ids uuid[] := array(
     select f.id from holdfast.artifacts f where f.status = 'deleting' and f.counted_in_usage limit p_limit
       for update skip locked);
   v_count integer;
 begin
-  perform holdfast.release_artifact_usage(v_ids, v_now);
+  perform holdfast.subtract_deleted_artifacts_from_usage(v_ids, v_now);
   delete from holdfast.artifacts f where f.id = any (array(
     select o.id from holdfast.artifacts o where o.status = 'gone' and o.deletion_reason <> 'lost'
       and o.touched_at < v_now - interval '30 days'
@@ -106,7 +107,7 @@ begin
       and f.touched_at <= v_now));
 end $$;
 
--- Claims up to p_limit objects that the caller must delete from the store. A claim that is not confirmed within five
+-- Claim up to p_limit objects that the caller must delete from the store. A claim that is not confirmed within five
 -- minutes can be claimed again.
 create or replace function holdfast.claim_artifact_deletions(p_limit integer default 1000) returns table (id uuid,
   key text)
@@ -128,7 +129,7 @@ begin
   returning f.id, f.key;
 end $$;
 
--- Records that the objects of these files were deleted from the store. Returns the number of files.
+-- Record that the objects of these files were deleted from the store. Return the number of files.
 create or replace function holdfast.confirm_artifact_deletions(p_ids uuid[]) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -140,11 +141,11 @@ begin
   update holdfast.artifacts f set status = 'gone', touched_at = v_now where f.id = any (p_ids)
     and f.status = 'deleting';
   get diagnostics v_count = row_count;
-  perform holdfast.release_artifact_usage(p_ids, v_now);
+  perform holdfast.subtract_deleted_artifacts_from_usage(p_ids, v_now);
   return v_count;
 end $$;
 
--- Returns the keys that no row refers to: objects in the store that Holdfast does not know.
+-- Return the keys that no row refers to: objects in the store that Holdfast does not know.
 create or replace function holdfast.find_orphaned_object_keys(p_keys text[]) returns setof text
 language plpgsql stable security definer set search_path = '' as $$
 begin

@@ -1,6 +1,6 @@
 -- Files as a dashboard lists them.
 
--- Returns a page of files, newest first, with the usage of the largest owners and the files that expire within a day.
+-- Return a page of files, newest first, with the usage of the largest owners and the files that expire within a day.
 create or replace function holdfast.get_files_overview(
   p_owner text, p_before uuid, p_limit integer default 50) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$

@@ -1,7 +1,7 @@
 -- Retention of files: rules by owner and job type, and the expiry of one file.
 
--- Returns how long a file is kept, in seconds; null means for ever. The most specific rule applies.
-create or replace function holdfast.find_artifact_ttl(p_owner text, p_type text) returns double precision
+-- Return how long a file is kept, in seconds; null means for ever. The most specific rule applies.
+create or replace function holdfast.choose_artifact_ttl(p_owner text, p_type text) returns double precision
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -10,7 +10,7 @@ begin
   order by r.owner <> '' and r.job_type <> '' desc, r.job_type <> '' desc, r.owner <> '' desc limit 1);
 end $$;
 
--- Sets how long files of an owner, of a job type, or of both are kept. Null matches all; without a ttl, for ever.
+-- Set how long files of an owner, of a job type, or of both are kept. Null matches all; without a ttl, for ever.
 create or replace function holdfast.put_artifact_retention_rule(
   p_owner text default null, p_type text default null, p_ttl_s double precision default null) returns void
 language plpgsql security definer set search_path = '' as $$
@@ -23,7 +23,7 @@ begin
   on conflict (owner, job_type) do update set ttl_s = excluded.ttl_s;
 end $$;
 
--- Deletes a retention rule for files. Returns false when the rule does not exist.
+-- Delete a retention rule for files. Return false when the rule does not exist.
 create or replace function holdfast.delete_artifact_retention_rule(
   p_owner text default null, p_type text default null) returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -33,7 +33,7 @@ begin
   return found;
 end $$;
 
--- Keeps a visible file for p_ttl_s seconds from now; null means for ever. Returns the new expiry.
+-- Keep a visible file for p_ttl_s seconds from now; null means for ever. Return the new expiry.
 create or replace function holdfast.set_artifact_ttl(p_id uuid, p_ttl_s double precision) returns timestamptz
 language plpgsql security definer set search_path = '' as $$
 declare

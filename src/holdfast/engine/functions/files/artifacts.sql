@@ -10,7 +10,7 @@
 --
 -- artifact_deletion.sql deletes files.
 
--- Returns a part of an object key that every store and file system accepts. With p_add_digest, a text that had to be
+-- Return a part of an object key that every store and file system accepts. With p_add_digest, a text that had to be
 -- changed gets a digest, so that two owners never share a part.
 create or replace function holdfast.build_object_key_part(p_text text, p_add_digest boolean) returns text
 language plpgsql immutable set search_path = '' as $$
@@ -27,7 +27,7 @@ begin
   return v_safe;
 end $$;
 
--- Returns a file name, or raises HF004 when it is not valid.
+-- Return a file name, or raise HF004 when it is not valid.
 create or replace function holdfast.check_file_name(p_name text) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -40,7 +40,7 @@ begin
   return p_name;
 end $$;
 
--- Returns the metadata of a file, or raises HF004 when it is not an object of at most 8 KiB.
+-- Return the metadata of a file, or raise HF004 when it is not an object of at most 8 KiB.
 create or replace function holdfast.check_artifact_meta(p_meta jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 declare
@@ -58,7 +58,7 @@ begin
   return p_meta;
 end $$;
 
--- Returns a file as JSON for readers. `status` is visible or gone. An expired file is gone even before it is deleted.
+-- Return a file as JSON for readers. `status` is visible or gone. An expired file is gone even before it is deleted.
 create or replace function holdfast.build_artifact_json(p_row holdfast.artifacts, p_now timestamptz) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -72,8 +72,8 @@ begin
       else p_row.deletion_reason end);
 end $$;
 
--- Inserts the row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s.
--- Returns the row's id, the object key, and `max_bytes`, what is left of the owner's quota.
+-- Insert the row of a file that is about to be uploaded. p_file: name, kind, content_type, size (if known), ttl_s.
+-- Return the row's id, the object key, and `max_bytes`, what is left of the owner's quota.
 create or replace function holdfast.insert_artifact(
   p_template holdfast.artifacts, p_file jsonb, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
@@ -110,7 +110,7 @@ begin
   v_new.touched_at := p_now;
   -- An early check that saves a useless upload; record_artifact_upload decides.
   if coalesce(v_quota.bytes, v_quota.files) is not null then
-    perform holdfast.expire_artifacts(v_new.owner, p_now, 1000);
+    perform holdfast.mark_expired_artifacts(v_new.owner, p_now, 1000);
     select * into v_usage from holdfast.usage u where u.owner = v_new.owner;
     if coalesce(v_usage.bytes, 0) + coalesce(v_size, 0) > v_quota.bytes then
       perform holdfast.raise_quota_error('bytes', coalesce(v_usage.bytes, 0), v_quota.bytes, v_size);
@@ -123,7 +123,7 @@ begin
     'max_bytes', v_quota.bytes - coalesce(v_usage.bytes, 0));
 end $$;
 
--- Creates the row of a file of a running task, before its upload. The file is invisible until the task succeeds.
+-- Create the row of a file of a running task, before its upload. The file is invisible until the task succeeds.
 create or replace function holdfast.stage_artifact(
   p_task_id uuid, p_attempt integer, p_nonce bigint, p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -138,7 +138,7 @@ begin
   where f.task_id = p_task_id and f.status in ('uploading', 'staged') and (f.attempt, f.nonce) <> (p_attempt, p_nonce)
     and f.step_name is null;
   if found then
-    perform holdfast.release_artifact_usage(array(
+    perform holdfast.subtract_deleted_artifacts_from_usage(array(
       select f.id from holdfast.artifacts f where f.task_id = p_task_id and f.status = 'deleting'), v_now);
   end if;
   select coalesce(t.job_id, t.id), t.id, t.attempt, t.nonce, coalesce(j.batch_id, t.batch_id), coalesce(j.type, l.type),
@@ -150,7 +150,7 @@ begin
   return holdfast.insert_artifact(v_template, p_file, v_now);
 end $$;
 
--- Creates the row of a file that no task saves, before its upload. The file is visible once its upload is recorded.
+-- Create the row of a file that no task saves, before its upload. The file is visible once its upload is recorded.
 -- p_file can also have job and owner.
 create or replace function holdfast.stage_artifact_without_task(p_file jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -170,7 +170,7 @@ begin
   return holdfast.insert_artifact(v_template, p_file, holdfast.now());
 end $$;
 
--- Records that an upload without a lease is still in progress, so that it does not count as abandoned. Returns false
+-- Record that an upload without a lease is still in progress, so that it does not count as abandoned. Return false
 -- when the upload does not exist.
 create or replace function holdfast.touch_artifact_upload(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -180,7 +180,7 @@ begin
   return found;
 end $$;
 
--- Records that an upload is complete and charges the owner's quota. A repeated call changes nothing.
+-- Record that an upload is complete and charge the owner's quota. A repeated call changes nothing.
 create or replace function holdfast.record_artifact_upload(
   p_id uuid, p_attempt integer, p_nonce bigint, p_size bigint, p_sha256 text, p_meta jsonb default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
@@ -206,7 +206,7 @@ begin
       status = case when f.task_id is null then 'visible' else 'staged' end, touched_at = v_now,
         counted_in_usage = f.owner is not null,
       expires_at = case when f.task_id is null then
-        v_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.job_type)) * interval '1 second' end
+        v_now + coalesce(f.ttl_s, holdfast.choose_artifact_ttl(f.owner, f.job_type)) * interval '1 second' end
     where f.id = p_id returning * into v_row;
     if v_row.owner is not null then
       perform holdfast.charge_storage_quota(v_row.owner, p_size, 1, v_now);
@@ -215,7 +215,7 @@ begin
   return holdfast.build_artifact_json(v_row, v_now);
 end $$;
 
--- Makes the recorded files of attempts that succeeded visible. They replace files that earlier successes of the same
+-- Make the recorded files of attempts that succeeded visible. They replace files that earlier successes of the same
 -- task, or the same attempt, saved under the same name. p_after: [{files: true, id, attempt, nonce}].
 create or replace function holdfast.publish_artifacts(p_after jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
@@ -235,7 +235,7 @@ begin
     where f.status = 'staged'
   ), published as (
     update holdfast.artifacts f set status = 'visible', touched_at = p_now,
-      expires_at = p_now + coalesce(f.ttl_s, holdfast.find_artifact_ttl(f.owner, f.job_type)) * interval '1 second'
+      expires_at = p_now + coalesce(f.ttl_s, holdfast.choose_artifact_ttl(f.owner, f.job_type)) * interval '1 second'
     from mine m where f.id = m.id and m.place = 1
     returning f.id, f.job_id, f.kind, f.name, f.content_type as type, f.size, f.expires_at
   ), replaced as (
@@ -248,7 +248,7 @@ begin
   perform holdfast.emit_artifact_events(v_published, p_now);
 end $$;
 
--- Emits one event for each file, after the event of the end that published it, so that a reader of the event can read
+-- Emit one event for each file, after the event of the end that published it, so that a reader of the event can read
 -- the file. The caller has locked the jobs. A job of one task without an owner that was never watched has no events.
 create or replace function holdfast.emit_artifact_events(p_published jsonb, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
@@ -277,7 +277,7 @@ begin
   end loop;
 end $$;
 
--- Returns one file, visible or gone; null when it does not exist or belongs to somebody else.
+-- Return one file, visible or gone; null when it does not exist or belongs to somebody else.
 create or replace function holdfast.get_artifact(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -289,7 +289,7 @@ begin
     and f.deletion_reason is distinct from 'lost');
 end $$;
 
--- Lists visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous
+-- List visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous
 -- page.
 create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null,
   p_limit integer default 100)
@@ -315,7 +315,7 @@ begin
   order by f.id limit p_limit;
 end $$;
 
--- Returns the newest file with this name that a running task can see: a file of its job, or one that this attempt or a
+-- Return the newest file with this name that a running task can see: a file of its job, or one that this attempt or a
 -- saved step stored.
 create or replace function holdfast.find_artifact_by_name(
   p_task_id uuid, p_attempt integer, p_nonce bigint, p_name text) returns jsonb
@@ -333,7 +333,7 @@ begin
   order by f.id desc limit 1);
 end $$;
 
--- Adds one to the download count of a file and returns the file as get_artifact does.
+-- Add one to the download count of a file and return the file as get_artifact does.
 create or replace function holdfast.increment_artifact_downloads(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -345,7 +345,7 @@ begin
   return holdfast.get_artifact(p_id);
 end $$;
 
--- Marks a visible file for deletion, which hides it at once; its object is deleted later. Returns false when the file
+-- Mark a visible file for deletion, which hides it at once; its object is deleted later. Return false when the file
 -- does not exist or is not visible.
 create or replace function holdfast.delete_artifact(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -358,11 +358,11 @@ begin
   if not found then
     return false;
   end if;
-  perform holdfast.release_artifact_usage(array[p_id], v_now);
+  perform holdfast.subtract_deleted_artifacts_from_usage(array[p_id], v_now);
   return true;
 end $$;
 
--- Retries the task that saved the file, and all tasks that depend on it. Returns {job_id, restarted}.
+-- Retry the task that saved the file, and all tasks that depend on it. Return {job_id, restarted}.
 create or replace function holdfast.regenerate_artifact(p_id uuid) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -370,7 +370,8 @@ declare
   v_name text := (select t.name from holdfast.all_tasks t where t.id = (v_file ->> 'task_id')::uuid limit 1);
 begin
   if v_name is null then
-    perform holdfast.raise_error('HF002', format('File %s does not exist, or the task that created it is no longer stored.', p_id),
+    perform holdfast.raise_error('HF002',
+      format('File %s does not exist, or the task that created it is no longer stored.', p_id),
       'id', 'Submit a new job.');
   end if;
   return jsonb_build_object('job_id', v_file -> 'job_id')

@@ -1,7 +1,7 @@
 -- The user on whose behalf a function was called.
 
--- Returns the user id from the JWT claims that PostgREST and Supabase set, as auth.uid() does. Null without a user.
-create or replace function holdfast.current_user_id() returns text
+-- Return the user id from the JWT claims that PostgREST and Supabase set, as auth.uid() does. Null without a user.
+create or replace function holdfast.get_user_id_from_jwt_claims() returns text
 language plpgsql stable set search_path = '' as $$
 declare
   v_claims text := nullif(current_setting('request.jwt.claims', true), '');
@@ -13,7 +13,7 @@ exception when data_exception then
   return null;
 end $$;
 
--- Returns the id of the end user who calls, the only owner for whom the user may act. Returns null for services and
+-- Return the id of the end user who calls, the only owner for whom the user may act. Return null for services and
 -- workers, which may act for every owner. The setting `role` names the caller even inside a function that runs with its
 -- owner's rights.
 create or replace function holdfast.get_end_user_id() returns text
@@ -25,7 +25,7 @@ begin
   if coalesce(v_role, session_user) not in ('anon', 'authenticated') then
     return null;
   end if;
-  v_user := holdfast.current_user_id();
+  v_user := holdfast.get_user_id_from_jwt_claims();
   if v_user is null then
     perform holdfast.raise_error('HF005', 'This function needs a signed-in user.', null,
       'Send a JWT that has a sub claim.');
@@ -33,5 +33,5 @@ begin
   return v_user;
 end $$;
 
--- Row security policies call current_user_id with the rights of the user.
-call holdfast.grant_execute('authenticated', 'current_user_id');
+-- Row security policies call get_user_id_from_jwt_claims with the rights of the user.
+call holdfast.grant_execute('authenticated', 'get_user_id_from_jwt_claims');

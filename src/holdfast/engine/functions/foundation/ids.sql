@@ -4,7 +4,7 @@
 -- the random bits is the number of the shard that created the id (option `shard`, default 0), so that an id tells
 -- where it belongs.
 
--- Returns the first part of an id, which encodes the time.
+-- Return the first part of an id, which encodes the time.
 create or replace function holdfast.build_id_prefix(p_now timestamptz) returns text
 language plpgsql immutable strict parallel safe set search_path = '' as $$
 declare
@@ -14,7 +14,7 @@ begin
   return left(v_ms, 8) || '-' || right(v_ms, 4) || '-7' || lpad(to_hex((v_us % 1000) * 4096 / 1000), 3, '0') || '-';
 end $$;
 
--- Returns the number of this shard as two hexadecimal digits.
+-- Return the number of this shard as two hexadecimal digits.
 create or replace function holdfast.get_shard_byte_hex() returns text
 language plpgsql stable set search_path = '' as $$
 declare
@@ -38,7 +38,7 @@ begin
   select holdfast.new_id(holdfast.build_id_prefix(holdfast.now()), holdfast.get_shard_byte_hex()));
 end $$;
 
--- Returns the time at which an id was created.
+-- Return the time at which an id was created.
 create or replace function holdfast.get_id_time(p_id uuid) returns timestamptz
 language plpgsql immutable strict parallel safe set search_path = '' as $$
 begin
@@ -49,7 +49,7 @@ begin
         from (select p_id::text as t) as id) as h);
 end $$;
 
--- Returns a random nonce of 63 bits for a lease. Another timeline of this database, such as a restored backup, does not
+-- Return a random nonce of 63 bits for a lease. Another timeline of this database, such as a restored backup, does not
 -- repeat it.
 create or replace function holdfast.new_nonce() returns bigint
 language plpgsql volatile set search_path = '' as $$

@@ -22,7 +22,7 @@ begin
   return p_value;
 end $$;
 
--- Read a number from a field of a JSON object. Raises HF004 if it is outside the range; null if the field is missing.
+-- Read a number from a field of a JSON object. Raise HF004 if it is outside the range; null if the field is missing.
 create or replace function holdfast.parse_number_field(p_body jsonb, p_field text, p_min double precision,
   p_max double precision)
 returns double precision
@@ -44,7 +44,7 @@ begin
   return v_value;
 end $$;
 
--- Read a time from a field of a JSON object. Raises HF004 if it is not valid; null if the field is missing.
+-- Read a time from a field of a JSON object. Raise HF004 if it is not valid; null if the field is missing.
 create or replace function holdfast.parse_time_field(p_body jsonb, p_field text) returns timestamptz
 language plpgsql stable set search_path = '' as $$
 declare

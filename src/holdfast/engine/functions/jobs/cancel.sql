@@ -1,7 +1,7 @@
 -- Cancel: decided by one change of the row, and final. What the lease holder sends later is stale. It learns of the
 -- cancellation by a notification, and with its next heartbeat at the latest.
 
--- Cancel a job. Returns {cancelled, status}; `cancelled` is false if the job had already ended.
+-- Cancel a job. Return {cancelled, status}; `cancelled` is false if the job had already ended.
 create or replace function holdfast.cancel_job(p_id uuid, p_reason text default null) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -15,7 +15,7 @@ begin
   return jsonb_build_object('cancelled', v_cancelled, 'status', holdfast.get_job_status(p_id));
 end $$;
 
--- Cancel a job that has not ended. Returns whether this call cancelled it. Takes locks in the order of
+-- Cancel a job that has not ended. Return whether this call cancelled it. Take locks in the order of
 -- leases/leases.sql.
 create or replace function holdfast.cancel_job_if_live(p_job_id uuid, p_reason text, p_now timestamptz) returns boolean
 language plpgsql set search_path = '' as $$
@@ -56,7 +56,7 @@ begin
   return true;
 end $$;
 
--- Notify workers to check their leases at once instead of with their next heartbeat. Sends one notification, however
+-- Notify workers to check their leases at once instead of with their next heartbeat. Send one notification, however
 -- many jobs were cancelled.
 create or replace function holdfast.notify_workers_of_cancellation(p_running boolean) returns void
 language plpgsql set search_path = '' as $$
@@ -96,7 +96,7 @@ begin
   return true;
 end $$;
 
--- Cancel live jobs that match the filter {owner, type, queue, labels, batch, ids}, up to p_limit. Returns the number;
+-- Cancel live jobs that match the filter {owner, type, queue, labels, batch, ids}, up to p_limit. Return the number;
 -- call it again until it returns 0. A call that would have to read more than a million other jobs before it finds a
 -- match is refused; cancel_jobs_chunk says where to continue.
 create or replace function holdfast.cancel_jobs(p_filter jsonb, p_reason text default null,

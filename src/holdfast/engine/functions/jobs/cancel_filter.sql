@@ -7,7 +7,7 @@
 
 -- List the indexes in which jobs that match a filter are found, in the lock order of leases/leases.sql: single tasks,
 -- then jobs.
-create or replace function holdfast.list_cancel_sources(p_filter jsonb, p_owner text) returns text[]
+create or replace function holdfast.list_indexes_for_cancel_filter(p_filter jsonb, p_owner text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when p_owner is null and p_filter ?| '{type,queue}' and not p_filter ?| '{batch,ids}'
@@ -103,7 +103,7 @@ begin
   return v_cursor;
 end $$;
 
--- Read one index for jobs to cancel. Returns the ids that match, the number of rows that were read, and where to
+-- Read one index for jobs to cancel. Return the ids that match, the number of rows that were read, and where to
 -- continue (null: at the end).
 create or replace function holdfast.find_jobs_to_cancel(p_source text, p_filter jsonb, p_owner text, p_from jsonb,
   p_limit integer, p_max_scanned integer,
@@ -137,7 +137,7 @@ begin
   close v_cursor;
 end $$;
 
--- Cancel one chunk of the jobs that match a filter. Returns {cancelled, next}. Pass `next` as p_from of the next call;
+-- Cancel one chunk of the jobs that match a filter. Return {cancelled, next}. Pass `next` as p_from of the next call;
 -- null means that all rows were read.
 create or replace function holdfast.cancel_jobs_chunk(
   p_filter jsonb, p_reason text default null, p_limit integer default 1000, p_from jsonb default null,
@@ -147,7 +147,7 @@ language plpgsql security definer set search_path = '' as $$
 declare
   v_user text := holdfast.get_end_user_id();
   v_owner text := coalesce(v_user, p_filter ->> 'owner');
-  v_sources text[] := holdfast.list_cancel_sources(p_filter, v_owner);
+  v_sources text[] := holdfast.list_indexes_for_cancel_filter(p_filter, v_owner);
   v_limit integer := least(greatest(coalesce(p_limit, 1000), 1), 100000);
   v_left integer := least(greatest(coalesce(p_max_scanned, 100000), 1), 1000000);
   v_from jsonb := nullif(p_from, 'null');

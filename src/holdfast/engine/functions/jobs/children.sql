@@ -1,7 +1,7 @@
 -- Children: tasks that a running task adds to its own job. Refused if the lease is stale, as every write is.
 
 -- Add tasks to the job of a running task. p_tasks is as in submit; `after` may also name tasks that the job already
--- has, including the caller. Returns {name: id} of the tasks. Tasks that already exist, because an earlier attempt
+-- has, including the caller. Return {name: id} of the tasks. Tasks that already exist, because an earlier attempt
 -- added them, are returned as they are.
 create or replace function holdfast.add_tasks(p_task_id uuid, p_attempt integer, p_nonce bigint, p_tasks jsonb)
   returns jsonb
@@ -41,7 +41,7 @@ begin
     from (select coalesce(t ->> 'name', t ->> 'type') as name from jsonb_array_elements(p_tasks) as t) as n);
 end $$;
 
--- Resolve the dependencies of added tasks on tasks that had already ended. Returns the effects of jobs that ended.
+-- Resolve the dependencies of added tasks on tasks that had already ended. Return the effects of jobs that ended.
 create or replace function holdfast.resolve_added_dependencies(p_job_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare

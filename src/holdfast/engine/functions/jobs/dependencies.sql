@@ -6,7 +6,7 @@
 -- most severe outcome of all parents counts, whatever the order in which they ended; only a failure, the most severe,
 -- need not wait for the others. Children that end this way are handled the same way in the next round.
 
--- Resolve the dependencies below ended tasks, level by level. Returns the effects of jobs that ended, for
+-- Resolve the dependencies below ended tasks, level by level. Return the effects of jobs that ended, for
 -- apply_task_end_effects.
 create or replace function holdfast.resolve_dependencies(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
@@ -31,7 +31,7 @@ begin
     when p_parent.status = 'cancelled' then 2 else 3 end;
 end $$;
 
--- Mark the dependencies on ended tasks as satisfied, and make their children ready or end them. Returns the children
+-- Mark the dependencies on ended tasks as satisfied, and make their children ready or end them. Return the children
 -- that ended.
 create or replace function holdfast.satisfy_dependencies(p_parents uuid[], p_now timestamptz) returns uuid[]
 language plpgsql set search_path = '' as $$
@@ -81,7 +81,7 @@ begin
   return v_ended;
 end $$;
 
--- Add ended tasks to the counts of their jobs, once per job, with one event. Returns the effects of jobs that ended.
+-- Add ended tasks to the counts of their jobs, once per job, with one event. Return the effects of jobs that ended.
 create or replace function holdfast.add_ended_tasks_to_job_counts(p_ended uuid[], p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare
@@ -128,7 +128,7 @@ begin
   select (case when p_total > 0 then 100 * p_done / p_total else 0 end)::real);
 end $$;
 
--- End a job whose tasks have all ended. Returns its effects for apply_task_end_effects.
+-- End a job whose tasks have all ended. Return its effects for apply_task_end_effects.
 create or replace function holdfast.end_job(p_id uuid, p_now timestamptz) returns jsonb
 language plpgsql set search_path = '' as $$
 declare

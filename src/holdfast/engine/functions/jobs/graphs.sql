@@ -72,7 +72,7 @@ begin
   end loop;
 end $$;
 
--- Insert a job of several tasks. Returns {name: id} of its tasks.
+-- Insert a job of several tasks. Return {name: id} of its tasks.
 create or replace function holdfast.insert_graph_job(p_id uuid, p_job jsonb, p_owner text, p_now timestamptz)
   returns jsonb
 language plpgsql set search_path = '' as $$
@@ -82,7 +82,8 @@ begin
   perform holdfast.check_name(coalesce(t ->> 'name', t ->> 'type'), 'name'), holdfast.check_name(t ->> 'type', 'type')
     from jsonb_array_elements(v_tasks) as t;
   perform holdfast.validate_task_graph(v_tasks, '{}');
-  insert into holdfast.jobs (id, type, owner, allow_partial, total, progress_weight, params, labels, unique_key, batch_id)
+  insert into holdfast.jobs (id, type, owner, allow_partial, total, progress_weight, params, labels,
+    unique_key, batch_id)
   select p_id, holdfast.check_name(coalesce(p_job ->> 'type', v_tasks #>> '{0,type}'), 'type'), p_owner,
     coalesce((p_job ->> 'partial')::boolean, false), count(*),
     sum(coalesce(holdfast.parse_number_field(t, 'weight', 0, 1e9), 1)),

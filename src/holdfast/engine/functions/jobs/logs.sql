@@ -2,7 +2,7 @@
 
 -- Save the log lines of a worker's attempts; p_batch is [{id, attempt, nonce, lines: [{seq, at, level, message,
 -- fields}]}]. Lines of an attempt that has lost its lease are saved too, because they say what happened; lines of a
--- lease that never existed are not. Lines that are already stored, because a response was lost, are skipped. Returns
+-- lease that never existed are not. Lines that are already stored, because a response was lost, are skipped. Return
 -- the number of new lines. Writers of one job wait for each other, so that its lines become visible in the order of
 -- `n`.
 create or replace function holdfast.write_logs(p_batch jsonb) returns integer

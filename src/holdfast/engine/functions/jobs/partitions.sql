@@ -31,7 +31,7 @@ exception
 end $$;
 
 -- Create missing partitions of one table: tasks are kept for one or seven days by default, events and log lines for
--- seven, attempts for thirty. Stops at the first partition that cannot be created now.
+-- seven, attempts for thirty. Stop at the first partition that cannot be created now.
 create or replace function holdfast.create_day_partitions(p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare

@@ -83,7 +83,7 @@ begin
     jsonb_build_object('percent', v_job.percent, 'phase', v_job.phase, 'message', v_job.message, 'task', p_task)));
 end $$;
 
--- Save the progress of one task, for workers in any language. Raises HF001 if the lease is stale.
+-- Save the progress of one task, for workers in any language. Raise HF001 if the lease is stale.
 create or replace function holdfast.progress(
   p_task_id uuid, p_attempt integer, p_nonce bigint,
   p_percent double precision default null, p_phase text default null, p_message text default null) returns void

@@ -6,7 +6,7 @@
 -- for the next call, which begins there: no job is skipped.
 
 -- Retry failed jobs that match {ids, owner, queue, type, error_type, fingerprint, since, until, from}, oldest first,
--- spread evenly over p_spread_s. With p_dry_run only count them. Returns {found, restarted}; jobs that are still
+-- spread evenly over p_spread_s. With p_dry_run only count them. Return {found, restarted}; jobs that are still
 -- scheduled can be cancelled. If there is more to read than one call reads, the response also has {more: true, next,
 -- until}: pass them as `from` and `until` of the next filter, so that jobs that were restarted and failed again are
 -- not found twice.

@@ -22,7 +22,8 @@ begin
   if found then
     v_count := holdfast.retry_graph_job(p_id, p_from, v_due, v_now);
   else
-    perform holdfast.unarchive_tasks(array(select h.id from holdfast.history h where h.id = p_id and h.job_id is null));
+    perform holdfast.move_tasks_back_from_history(array(
+      select h.id from holdfast.history h where h.id = p_id and h.job_id is null));
     select t.status, t.batch_id, true as ended into v_before from holdfast.tasks t
     where t.id = p_id and t.status || '' in ('failed', 'cancelled', 'succeeded') for update;
     if found then
@@ -36,14 +37,14 @@ begin
   return jsonb_build_object('restarted', v_count, 'status', holdfast.get_job_status(p_id));
 end $$;
 
--- Run tasks of a job of several tasks again, with all tasks that depend on them. Returns the number of tasks.
+-- Run tasks of a job of several tasks again, with all tasks that depend on them. Return the number of tasks.
 create or replace function holdfast.retry_graph_job(p_id uuid, p_from text[], p_due_at timestamptz, p_now timestamptz)
   returns integer
 language plpgsql set search_path = '' as $$
 declare
   v_task_ids uuid[];
 begin
-  perform holdfast.unarchive_tasks(array(select h.id from holdfast.history h where h.job_id = p_id));
+  perform holdfast.move_tasks_back_from_history(array(select h.id from holdfast.history h where h.job_id = p_id));
   v_task_ids := array(select t.id from holdfast.tasks t where t.job_id = p_id
     and case when p_from is null then t.status || '' in ('failed', 'cancelled') else t.name = any (p_from) end);
   if p_from is not null then
@@ -92,7 +93,7 @@ begin
 end $$;
 
 -- Move tasks from the history back to `tasks`, as they ended. The row lock decides between two callers.
-create or replace function holdfast.unarchive_tasks(p_ids uuid[]) returns uuid[]
+create or replace function holdfast.move_tasks_back_from_history(p_ids uuid[]) returns uuid[]
 language plpgsql set search_path = '' as $$
 declare
   v_ids uuid[];

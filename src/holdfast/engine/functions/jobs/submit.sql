@@ -9,7 +9,7 @@
 -- Every function that assigns positions first makes sure that its transaction has an id. The claim cursor relies on
 -- it: a position is younger than the transaction that took it (leases/claim.sql).
 
--- Submit one job. Returns {id, created, status, tasks: {name: id}}.
+-- Submit one job. Return {id, created, status, tasks: {name: id}}.
 create or replace function holdfast.submit(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' as $$
 declare

@@ -75,7 +75,7 @@ begin
   end if;
 end $$;
 
--- Insert jobs that are plain single tasks, with one statement. Returns their ids.
+-- Insert jobs that are plain single tasks, with one statement. Return their ids.
 create or replace function holdfast.insert_single_task_jobs(p_jobs jsonb) returns setof uuid
 language plpgsql set search_path = '' set jit = off as $$
 declare

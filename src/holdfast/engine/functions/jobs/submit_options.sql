@@ -27,7 +27,7 @@ begin
     p_now + holdfast.parse_number_field(p_task, 'delay_s', 0, 315360000) * interval '1 second', p_now);
 end $$;
 
--- Return the arguments of a task. Raises HF004 if they are longer than 256 KiB.
+-- Return the arguments of a task. Raise HF004 if they are longer than 256 KiB.
 create or replace function holdfast.parse_task_args(p_task jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin

@@ -16,7 +16,7 @@ language sql immutable as $$
       + p_rate * greatest(extract(epoch from p_now - coalesce(p_refilled_at, p_now))::pg_catalog.float8, 0)) end
 $$;
 
--- Lock the limit counters of lanes, and return how many tasks each lane may give, at most p_max_per_lane. Locks the
+-- Lock the limit counters of lanes, and return how many tasks each lane may give, at most p_max_per_lane. Lock the
 -- counters of all lanes at once and skips counters that another transaction has locked; a lane gives no task unless all
 -- of its counters could be locked.
 create or replace function holdfast.lock_limits_and_count_free_slots(p_lanes holdfast.claim_lane[],

@@ -80,7 +80,7 @@ begin
   returning * into v_usage;
   if p_files > 0 and (v_usage.bytes > v_quota.bytes or v_usage.files > v_quota.files) then
     -- Expired files do not count, even before they are deleted.
-    if holdfast.expire_artifacts(p_owner, p_now, 1000) > 0 then
+    if holdfast.mark_expired_artifacts(p_owner, p_now, 1000) > 0 then
       select * into v_usage from holdfast.usage u where u.owner = p_owner;
     end if;
     if v_usage.bytes > v_quota.bytes then
@@ -91,7 +91,7 @@ begin
   end if;
 end $$;
 
--- Count jobs that an owner submits today, in the transaction that submits them. Raises HF006 above the quota.
+-- Count jobs that an owner submits today, in the transaction that submits them. Raise HF006 above the quota.
 create or replace function holdfast.charge_daily_job_quota(p_owner text, p_count bigint, p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare

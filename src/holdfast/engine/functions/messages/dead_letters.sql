@@ -2,7 +2,7 @@
 -- the policy, or to the archive when there is none. Its header `x-holdfast-dead` has its queue and the reason. No
 -- message is lost.
 
--- Moves messages to the dead letters and returns their ids. Stale receipts are skipped.
+-- Move messages to the dead letters and return their ids. Stale receipts are skipped.
 create or replace function holdfast.move_to_dead_letters(p_queue text, p_receipts text[], p_error text default null)
 returns setof bigint
 language plpgsql set search_path = ''
@@ -48,7 +48,7 @@ begin
 end
 $$;
 
--- Moves messages from the archive or the dead letters back into the queue, as new messages with their original headers.
+-- Move messages from the archive or the dead letters back into the queue, as new messages with their original headers.
 -- Without ids it moves the oldest p_limit messages.
 create or replace function holdfast.requeue_messages(
   p_queue text, p_from text default 'dead', p_msg_ids bigint[] default null, p_limit integer default 1000
@@ -96,7 +96,7 @@ begin
 end
 $$;
 
--- Returns messages of a queue, its archive or its dead letters after an id, without reading them.
+-- Return messages of a queue, its archive or its dead letters after an id, without reading them.
 create or replace function holdfast.peek_messages(
   p_queue text, p_qty integer default 10, p_from text default 'queue', p_after bigint default null
 ) returns setof pgmq.message_record

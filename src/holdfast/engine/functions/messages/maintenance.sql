@@ -1,7 +1,7 @@
 -- Maintenance and metrics of message queues. tick_messages is one bounded step: workers and pg_cron can repeat it, also
 -- at the same time.
 
--- Runs one bounded round of maintenance of message queues. Returns {pruned, dead_lettered, more}; call it again while
+-- Run one bounded round of maintenance of message queues. Return {pruned, dead_lettered, more}; call it again while
 -- `more` is true.
 create or replace function holdfast.tick_messages(p_limit integer default 1000) returns jsonb
 language plpgsql security definer set search_path = ''
@@ -14,13 +14,13 @@ declare
 begin
   for v_policy in select * from holdfast.message_policies p where holdfast.message_queue_exists(p.queue_name)
     order by 1 loop
-    v_step := holdfast.prune_message_archive(v_policy, p_limit - v_pruned);
+    v_step := holdfast.delete_expired_archived_messages(v_policy, p_limit - v_pruned);
     v_pruned := v_pruned + v_step;
     v_step := holdfast.move_exhausted_to_dead_letters(v_policy, p_limit - v_dead);
     v_dead := v_dead + v_step;
   end loop;
   -- Remove what dropped queues left behind.
-  perform holdfast.drop_message_policy(p.queue_name)
+  perform holdfast.delete_message_policy(p.queue_name)
      from holdfast.message_policies p where not holdfast.message_queue_exists(p.queue_name);
   perform holdfast.drop_orphaned_wakeup_sequences();
   perform holdfast.delete_orphaned_message_errors(p_limit);
@@ -28,8 +28,8 @@ begin
 end
 $$;
 
--- Deletes archived messages past the retention of the policy.
-create or replace function holdfast.prune_message_archive(
+-- Delete archived messages past the retention of the policy.
+create or replace function holdfast.delete_expired_archived_messages(
   p_policy holdfast.message_policies, p_limit bigint) returns bigint
 language plpgsql set search_path = ''
 as $$
@@ -49,7 +49,7 @@ begin
 end
 $$;
 
--- Moves messages that plain pgmq readers have read max_reads times to the dead letters; holdfast.read_messages does it
+-- Move messages that plain pgmq readers have read max_reads times to the dead letters; holdfast.read_messages does it
 -- for its own readers. Messages with many reads are old, so one call reads only the first ten thousand.
 create or replace function holdfast.move_exhausted_to_dead_letters(
   p_policy holdfast.message_policies, p_limit bigint) returns bigint
@@ -75,7 +75,7 @@ begin
 end
 $$;
 
--- Returns an id below which the queue has no messages, according to the read hints.
+-- Return an id below which the queue has no messages, according to the read hints.
 create or replace function holdfast.get_lowest_message_id_hint(p_queue text) returns bigint
 language plpgsql set search_path = ''
 as $$
@@ -87,7 +87,7 @@ begin
 end
 $$;
 
--- Drops the wakeup sequences of dropped queues.
+-- Drop the wakeup sequences of dropped queues.
 create or replace function holdfast.drop_orphaned_wakeup_sequences() returns void
 language plpgsql set search_path = ''
 as $$
@@ -104,7 +104,7 @@ begin
 end
 $$;
 
--- Returns the metrics of one queue, or of all.
+-- Return the metrics of one queue, or of all.
 create or replace function holdfast.list_message_metrics(p_queue text default null)
 returns table (
   queue_name text, total bigint, visible bigint, in_flight bigint, delayed bigint, oldest_age interval,

@@ -1,7 +1,7 @@
 -- The last error of messages that are being retried. fail_messages saves it. It is deleted with the message: at once
 -- when the message is finished with its receipt, and by maintenance when a plain pgmq call removed it.
 
--- Saves the error of messages whose attempt failed. p_failed: [{msg_id, enqueued_at, read_ct}].
+-- Save the error of messages whose attempt failed. p_failed: [{msg_id, enqueued_at, read_ct}].
 create or replace function holdfast.save_message_errors(p_queue text, p_failed jsonb, p_error text) returns void
 language plpgsql security definer set search_path = ''
 as $$
@@ -19,7 +19,7 @@ begin
 end
 $$;
 
--- Returns the error of one message, or no row.
+-- Return the error of one message, or no row.
 create or replace function holdfast.get_message_error(p_queue text, p_msg_id bigint, p_sent_at timestamptz)
 returns table (error text, failed_at timestamptz)
 language sql stable security definer set search_path = ''
@@ -28,12 +28,12 @@ as $$
    where e.queue_name = lower(p_queue) and e.msg_id = p_msg_id and e.sent_at = p_sent_at
 $$;
 
--- Deletes the saved errors of messages.
+-- Delete the saved errors of messages.
 create or replace function holdfast.delete_message_errors(p_queue text, p_msg_ids bigint[]) returns void
 language sql security definer set search_path = ''
 as $$ delete from holdfast.message_errors where queue_name = lower(p_queue) and msg_id = any (p_msg_ids) $$;
 
--- Deletes saved errors whose message no longer exists, and returns their number. Checks the oldest errors that were not
+-- Delete saved errors whose message no longer exists, and return their number. Check the oldest errors that were not
 -- checked for an hour.
 create or replace function holdfast.delete_orphaned_message_errors(p_limit bigint) returns bigint
 language plpgsql security definer set search_path = ''

@@ -1,7 +1,7 @@
 -- Policies of message queues, stored beside any pgmq: how often a message is read, the backoff after a failure, the
 -- dead-letter queue, and the retention of the archive.
 
--- Returns the policy of a queue, or the defaults. Upper and lower case in the name do not matter.
+-- Return the policy of a queue, or the defaults. Upper and lower case in the name do not matter.
 create or replace function holdfast.get_message_policy(p_queue text) returns holdfast.message_policies
 language plpgsql stable security definer set search_path = ''
 as $$
@@ -19,7 +19,7 @@ begin
 end
 $$;
 
--- Replaces the policy of a queue; omitted arguments get their defaults. Creates the dead-letter queue if it is missing.
+-- Replace the policy of a queue; omitted arguments get their defaults. Create the dead-letter queue if it is missing.
 create or replace function holdfast.put_message_policy(
   p_queue text,
   p_max_reads integer default null,
@@ -58,8 +58,8 @@ exception
 end
 $$;
 
--- Deletes the policy of a queue, so that the defaults apply. Returns false when the queue has no policy.
-create or replace function holdfast.drop_message_policy(p_queue text) returns boolean
+-- Delete the policy of a queue, so that the defaults apply. Return false when the queue has no policy.
+create or replace function holdfast.delete_message_policy(p_queue text) returns boolean
 language plpgsql security definer set search_path = ''
 as $$
 begin
@@ -68,12 +68,12 @@ begin
 end
 $$;
 
--- Returns whether a message queue exists.
+-- Return whether a message queue exists.
 create or replace function holdfast.message_queue_exists(p_queue text) returns boolean
 language sql stable set search_path = ''
 as $$ select to_regclass(format('pgmq.%I', pgmq.format_table_name(p_queue, 'q'))) is not null $$;
 
--- Returns the quoted names of the message table and the archive table of a queue, or raises HF002.
+-- Return the quoted names of the message table and the archive table of a queue, or raise HF002.
 create or replace function holdfast.get_message_table_names(p_queue text, out p_messages text, out p_archive text)
 language plpgsql stable set search_path = ''
 as $$

@@ -32,7 +32,7 @@ begin
 end
 $$;
 
--- Raises an error unless the interval is valid and the queue exists.
+-- Raise an error unless the interval is valid and the queue exists.
 create or replace function pgmq._check_notify_throttle(
   p_queue text, p_interval_ms integer, p_instruction text) returns void
 language plpgsql stable set search_path = ''
@@ -47,7 +47,7 @@ begin
 end
 $$;
 
--- Replaces the trigger. The settings are its arguments, so a sender needs no right to read them.
+-- Replace the trigger. The settings are its arguments, so a sender needs no right to read them.
 create or replace function pgmq._replace_notify_trigger(p_queue text, p_interval_ms integer) returns void
 language plpgsql set search_path = ''
 as $$
@@ -70,7 +70,7 @@ begin
 end
 $$;
 
--- Drops the notify trigger of a queue table.
+-- Drop the notify trigger of a queue table.
 create or replace function pgmq._drop_notify_trigger(p_table regclass) returns void
 language plpgsql set search_path = ''
 as $$

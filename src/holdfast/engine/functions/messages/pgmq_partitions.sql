@@ -3,8 +3,8 @@
 -- Partitioned queues. The extension pg_partman (4 or 5) creates and maintains the partitions; without it, creating one
 -- is an error. An integer interval partitions by msg_id, any other by time.
 
--- Returns the schema and the major version of pg_partman; null when it is not installed.
-create or replace function pgmq._get_partman_version(out p_schema text, out p_major integer)
+-- Return the schema and the major version of pg_partman; null when it is not installed.
+create or replace function pgmq._get_partman_schema_and_version(out p_schema text, out p_major integer)
 language sql stable set search_path = ''
 as $$
   select n.nspname, split_part(e.extversion, '.', 1)::integer
@@ -12,12 +12,12 @@ as $$
    where e.extname = 'pg_partman'
 $$;
 
--- Returns the column to partition by: msg_id for an integer interval, else the time column.
+-- Return the column to partition by: msg_id for an integer interval, else the time column.
 create or replace function pgmq._get_partition_column(p_interval text, p_time_column text) returns text
 language sql immutable set search_path = ''
 as $$ select case when p_interval ~ '^\s*\d+\s*$' then 'msg_id' else p_time_column end $$;
 
--- Registers a table with pg_partman: creates the first partitions and sets the retention.
+-- Register a table with pg_partman: create the first partitions and set the retention.
 create or replace function pgmq._register_with_partman(
   p_table text, p_column text, p_interval text, p_retention text, p_premake integer
 ) returns void
@@ -27,7 +27,7 @@ declare
   v_schema text;
   v_major integer;
 begin
-  select p_schema, p_major into v_schema, v_major from pgmq._get_partman_version();
+  select p_schema, p_major into v_schema, v_major from pgmq._get_partman_schema_and_version();
   execute format(
     'select %I.create_parent(p_parent_table => $1, p_control => $2, p_interval => $3, p_type => $4, p_premake => $5)',
     v_schema) using 'pgmq.' || p_table, p_column, p_interval, case when v_major >= 5 then 'range' else 'native' end,
@@ -38,7 +38,7 @@ begin
 end
 $$;
 
--- Creates the partitioned archive table of a queue.
+-- Create the partitioned archive table of a queue.
 create or replace function pgmq._create_partitioned_archive(
   p_queue text, p_interval text, p_retention text, p_premake integer
 ) returns void
@@ -65,7 +65,7 @@ begin
 end
 $$;
 
--- Creates the partitioned message table of a queue.
+-- Create the partitioned message table of a queue.
 create or replace function pgmq._create_partitioned_queue(
   p_queue text, p_interval text, p_retention text, p_premake integer
 ) returns void
@@ -100,7 +100,7 @@ declare
   v_name text := pgmq.format_table_name(queue_name, 'q');
 begin
   perform pgmq.validate_queue_name(queue_name);
-  if (select p_schema from pgmq._get_partman_version()) is null then
+  if (select p_schema from pgmq._get_partman_schema_and_version()) is null then
     raise exception 'pg_partman is required for partitioned queues'
       using hint = 'Install the extension pg_partman, or use pgmq.create: it stays fast without partitions.';
   elsif premake is null or premake < 1 then
@@ -139,7 +139,7 @@ begin
   elsif v_relkind = 'p' then
     raise notice 'Table % is already partitioned', v_name;
     return;
-  elsif (select p_schema from pgmq._get_partman_version()) is null then
+  elsif (select p_schema from pgmq._get_partman_schema_and_version()) is null then
     raise exception 'pg_partman is required for partitioned queues' using errcode = '22004';
   end if;
   execute format('alter table pgmq.%I rename to %I', v_name, v_name || '_old');
@@ -150,12 +150,12 @@ begin
 end
 $$;
 
--- Deletes the configuration of pg_partman for a queue that is being dropped.
+-- Delete the configuration of pg_partman for a queue that is being dropped.
 create or replace function pgmq._delete_partman_config(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
 declare
-  v_schema text := (select p_schema from pgmq._get_partman_version());
+  v_schema text := (select p_schema from pgmq._get_partman_schema_and_version());
   v_prefix text;
   v_template text;
 begin

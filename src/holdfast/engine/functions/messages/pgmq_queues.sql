@@ -37,7 +37,7 @@ as $$
     0));
 $$;
 
--- Returns the table of a queue, or raises the error of the contract: 42P01 with the name in it, 22004 for a null name.
+-- Return the table of a queue, or raise the error of the contract: 42P01 with the name in it, 22004 for a null name.
 create or replace function pgmq._get_queue_table(p_queue text, p_prefix text) returns regclass
 language plpgsql stable
 as $$
@@ -46,7 +46,7 @@ begin
 end
 $$;
 
--- Returns whether the table exists. An index or a sequence of another queue with this name is an error.
+-- Return whether the table exists. An index or a sequence of another queue with this name is an error.
 create or replace function pgmq._table_exists(p_name text) returns boolean
 language plpgsql stable set search_path = ''
 as $$
@@ -64,7 +64,7 @@ begin
 end
 $$;
 
--- Creates the sequences with the read hints of a queue.
+-- Create the sequences with the read hints of a queue.
 create or replace function pgmq._create_read_hint_sequences(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
@@ -91,7 +91,7 @@ begin
 end
 $$;
 
--- Sets owner, grants and row level security of a new table. The owner is the owner of the schema. The API roles of
+-- Set owner, grant and row level security of a new table. The owner is the owner of the schema. The API roles of
 -- Supabase have no access until somebody grants rights and creates policies; service_role and our workers have access.
 create or replace function pgmq._secure_table(p_table regclass) returns void
 language plpgsql set search_path = ''
@@ -110,7 +110,7 @@ begin
 end
 $$;
 
--- Grants a table to service_role and workers. Takes no lock when nothing changes: upgrades call it for queues in use.
+-- Grant a table to service_role and workers. Take no lock when nothing changes: upgrades call it for queues in use.
 create or replace function pgmq._grant_table_to_workers(p_table regclass) returns void
 language plpgsql set search_path = ''
 as $$
@@ -130,7 +130,7 @@ begin
 end
 $$;
 
--- Grants the sequences of a queue table.
+-- Grant the sequences of a queue table.
 create or replace function pgmq._grant_sequences(p_table regclass) returns void
 language plpgsql set search_path = ''
 as $$
@@ -161,7 +161,7 @@ begin
 end
 $$;
 
--- Creates the archive table of a queue with its index.
+-- Create the archive table of a queue with its index.
 create or replace function pgmq._create_archive_table(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
@@ -187,7 +187,7 @@ begin
 end
 $$;
 
--- Creates the tables, sequences and statement functions of a queue.
+-- Create the tables, sequences and statement functions of a queue.
 create or replace function pgmq._create_queue(p_queue text, p_unlogged boolean) returns void
 language plpgsql set search_path = ''
 as $$
@@ -323,7 +323,7 @@ begin
 end
 $$;
 
--- Returns the sequence of msg_id. It is looked up in the catalog, because a queue called x_msg_id_seq can have the
+-- Return the sequence of msg_id. It is looked up in the catalog, because a queue called x_msg_id_seq can have the
 -- usual name.
 create or replace function pgmq._get_id_sequence(p_table regclass) returns regclass
 language plpgsql stable

@@ -23,7 +23,7 @@
 -- reader that sees only part of the rows (row level security, an older snapshot, a filter) moves no hint. A reader
 -- without rights on the sequences uses no hint.
 
--- Returns a read hint sequence of a queue, or null when the caller may not use it.
+-- Return a read hint sequence of a queue, or null when the caller may not use it.
 create or replace function pgmq._find_read_hint_sequence(p_queue text, p_letter text) returns regclass
 language plpgsql stable
 as $$
@@ -35,7 +35,7 @@ begin
 end
 $$;
 
--- Returns whether the caller sees every row: row level security is not active, or a policy shows every row and none
+-- Return whether the caller sees every row: row level security is not active, or a policy shows every row and none
 -- restricts it. So workers and other roles with such a policy, which _secure_table creates, read with hints as the
 -- owner does.
 create or replace function pgmq._caller_sees_all_rows(p_table regclass) returns boolean
@@ -50,7 +50,7 @@ begin
 end
 $$;
 
--- Returns the first visible message at or after an id.
+-- Return the first visible message at or after an id.
 create or replace function pgmq._find_first_visible_message_id(p_table regclass, p_from bigint, p_now timestamptz,
   p_filter jsonb)
 returns bigint
@@ -66,7 +66,7 @@ begin
 end
 $$;
 
--- Returns the first message at or after an id, visible or not.
+-- Return the first message at or after an id, visible or not.
 create or replace function pgmq._find_first_message_id(p_table regclass, p_from bigint) returns bigint
 language plpgsql
 as $$
@@ -79,12 +79,12 @@ begin
 end
 $$;
 
--- Returns the clock time in microseconds since 1970.
+-- Return the clock time in microseconds since 1970.
 create or replace function pgmq._get_now_microseconds() returns bigint
 language plpgsql
 as $$ begin return extract(epoch from clock_timestamp()) * 1000000; end $$;
 
--- Moves a hint, unless another session has moved it since it was read.
+-- Move a hint, unless another session has moved it since it was read.
 create or replace function pgmq._advance_read_hint(p_hint regclass, p_was bigint, p_to bigint) returns void
 language plpgsql
 as $$
@@ -95,7 +95,7 @@ begin
 end
 $$;
 
--- Returns the id at which a read of this queue starts, or null when no message is visible.
+-- Return the id at which a read of this queue starts, or null when no message is visible.
 create or replace function pgmq._find_read_start(p_queue text, p_now timestamptz, p_filter jsonb) returns bigint
 language plpgsql
 as $$
@@ -139,7 +139,7 @@ begin
 end
 $$;
 
--- Returns the id at which a read starts after no message was visible from the cursor on, or null. If the ids have
+-- Return the id at which a read starts after no message was visible from the cursor on, or null. If the ids have
 -- restarted, the hints are useless. If the cursor is far from the end of the ids, it moves there, after one more search
 -- with a snapshot that is newer than that end.
 create or replace function pgmq._find_read_start_after_empty_read(
@@ -161,7 +161,7 @@ begin
 end
 $$;
 
--- Returns the id of the first visible message from the floor on, or null. p_state is the state of this session: when to
+-- Return the id of the first visible message from the floor on, or null. p_state is the state of this session: when to
 -- start at the floor again, and the progress of the next floor.
 create or replace function pgmq._find_read_start_from_floor(
   p_table regclass, p_hints regclass[], p_state bigint[], p_now timestamptz, p_filter jsonb
@@ -190,7 +190,7 @@ begin
 end
 $$;
 
--- Moves the floor, first half: sets a mark above all ids assigned so far. A later transaction stores its transaction
+-- Move the floor, first half: set a mark above all ids assigned so far. A later transaction stores its transaction
 -- id, which is higher than that of every sender whose message id is below the mark.
 create or replace function pgmq._mark_read_floor(p_table regclass, p_state bigint[]) returns bigint[]
 language plpgsql
@@ -208,7 +208,7 @@ begin
 end
 $$;
 
--- Moves the floor, second half: when no transaction up to the stored transaction id is running, the lowest existing
+-- Move the floor, second half: when no transaction up to the stored transaction id is running, the lowest existing
 -- message, or the mark if no message is below it, is a valid floor. A transaction that has written may see its own
 -- uncommitted deletes, so its result stays in the session setting, which an abort restores, until a later transaction.
 create or replace function pgmq._publish_read_floor(p_table regclass, p_hint regclass, p_state bigint[])
@@ -240,7 +240,7 @@ begin
 end
 $$;
 
--- Returns the id of the first visible message of the queue without hints, or null. Schedules the next read without
+-- Return the id of the first visible message of the queue without hints, or null. Schedules the next read without
 -- hints first, so that one session does it and others continue.
 create or replace function pgmq._find_read_start_without_hints(
   p_table regclass, p_hints regclass[], p_now timestamptz, p_filter jsonb
@@ -277,7 +277,7 @@ begin
 end
 $$;
 
--- Reads messages; every plain read calls it. Statements with a filter are planned at every call, with settings that
+-- Read messages; every plain read calls it. Statements with a filter are planned at every call, with settings that
 -- force a walk of the primary key; so are the queries of _find_read_start.
 create or replace function pgmq._read_messages(
   p_queue text, p_vt double precision, p_qty integer, p_filter jsonb, p_now timestamptz

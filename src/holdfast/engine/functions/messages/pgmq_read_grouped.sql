@@ -10,7 +10,7 @@
 -- from group to group instead. The head is locked first and is the lock of its group. There are no advisory locks, so
 -- equal group names in two queues do not conflict, and no reader waits.
 
--- Returns the id at which the messages of a queue start.
+-- Return the id at which the messages of a queue start.
 create or replace function pgmq._get_read_floor(p_queue text) returns bigint
 language plpgsql
 as $$
@@ -28,7 +28,7 @@ begin
 end
 $$;
 
--- Returns how many of the first p_window messages exist, and the visible heads among them.
+-- Return how many of the first p_window messages exist, and the visible heads among them.
 create or replace function pgmq._find_group_heads_in_prefix(
   p_queue text, p_now timestamptz, p_window bigint, out p_count bigint, out p_heads bigint[]
 )
@@ -47,7 +47,7 @@ begin
 end
 $$;
 
--- Returns the visible heads of the whole queue, group by group along the index.
+-- Return the visible heads of the whole queue, group by group along the index.
 create or replace function pgmq._find_group_heads_by_index(p_queue text, p_now timestamptz) returns bigint[]
 language plpgsql
 as $$
@@ -74,7 +74,7 @@ begin
 end
 $$;
 
--- Locks the heads of up to p_max_groups readable groups, oldest first. Null locks all.
+-- Lock the heads of up to p_max_groups readable groups, oldest first. Null locks all.
 create or replace function pgmq._lock_group_heads(
   p_queue text, p_now timestamptz, p_max_groups integer) returns bigint[]
 language plpgsql
@@ -110,7 +110,7 @@ begin
 end
 $$;
 
--- Selects visible messages of the groups with these heads, at most p_qty of each. p_by 'group' takes all messages of
+-- Select visible messages of the groups with these heads, at most p_qty of each. p_by 'group' takes all messages of
 -- one group before the next; 'rank' takes one message of every group in turn.
 create or replace function pgmq._select_group_messages(p_queue text, p_now timestamptz, p_qty integer,
   p_heads bigint[], p_by text)
@@ -139,7 +139,7 @@ begin
 end
 $$;
 
--- Returns the query for the messages of groups: without the index one walk for all groups, with it one per group.
+-- Return the query for the messages of groups: without the index one walk for all groups, with it one per group.
 create or replace function pgmq._build_group_members_query(p_table text, p_queue text) returns text
 language plpgsql stable
 as $$
@@ -160,7 +160,7 @@ begin
 end
 $$;
 
--- Reads messages by id, in the order of the array.
+-- Read messages by id, in the order of the array.
 create or replace function pgmq._read_messages_by_ids(p_queue text, p_ids bigint[], p_vt integer, p_now timestamptz)
 returns setof pgmq.message_record
 language plpgsql
@@ -178,7 +178,7 @@ begin
 end
 $$;
 
--- Reads messages of several groups. p_by chooses the order: group, rank or head.
+-- Read messages of several groups. p_by chooses the order: group, rank or head.
 create or replace function pgmq._read_message_groups(p_queue text, p_vt integer, p_qty integer, p_by text,
   p_now timestamptz)
 returns setof pgmq.message_record

@@ -3,7 +3,7 @@
 -- Reads that poll until a message is visible. The caller's transaction stays open meanwhile, as in the contract. A
 -- worker that listens for wakeups (wakeups.sql) does not need them.
 
--- Reads messages, and polls until a message is visible or p_seconds have passed.
+-- Read messages, and poll until a message is visible or p_seconds have passed.
 create or replace function pgmq._read_with_poll(
   p_by text, p_queue text, p_vt integer, p_qty integer, p_seconds integer, p_interval_ms integer, p_filter jsonb
 ) returns setof pgmq.message_record

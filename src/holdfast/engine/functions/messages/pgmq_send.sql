@@ -3,7 +3,7 @@
 -- Send messages. Each function has exactly six overloads: clients call them untyped, and one more would make calls
 -- ambiguous.
 
--- Sends one message and returns its id.
+-- Send one message and return its id.
 create or replace function pgmq._send_message(p_queue text, p_message jsonb, p_headers jsonb, p_vt timestamptz)
 returns setof bigint
 language plpgsql
@@ -15,7 +15,7 @@ begin
 end
 $$;
 
--- Sends several messages and returns their ids in order.
+-- Send several messages and return their ids in order.
 create or replace function pgmq._send_messages(p_queue text, p_messages jsonb[], p_headers jsonb[], p_vt timestamptz)
 returns setof bigint
 language plpgsql
@@ -26,7 +26,7 @@ begin
 end
 $$;
 
--- Raises an error unless the batch has messages and as many headers as messages.
+-- Raise an error unless the batch has messages and as many headers as messages.
 create or replace function pgmq._check_message_batch(p_messages jsonb[], p_headers jsonb[]) returns void
 language plpgsql immutable
 as $$

@@ -6,7 +6,7 @@
 -- by somebody else) uses the same text, planned at every call. The plan is a generic one that walks the primary key:
 -- the statistics of a table that is empty one minute and full the next are not reliable.
 
--- Returns the text of a statement. It updates the rows that it has locked by ctid, which needs no index; in a
+-- Return the text of a statement. It updates the rows that it has locked by ctid, which needs no index; in a
 -- partitioned table, where ctids repeat, by msg_id. A row that moved between snapshot and lock is left for the next
 -- read. The array is computed once, so no more rows are locked than requested.
 create or replace function pgmq._build_statement_text(p_statement text, p_table regclass) returns text
@@ -45,7 +45,7 @@ begin
 end
 $$;
 
--- Returns the argument types of a statement as SQL text.
+-- Return the argument types of a statement as SQL text.
 create or replace function pgmq._get_statement_argument_types(p_statement text) returns text
 language sql immutable set search_path = ''
 as $$
@@ -56,7 +56,7 @@ as $$
     else 'bigint[]' end
 $$;
 
--- Creates or replaces the statement functions of a queue.
+-- Create or replace the statement functions of a queue.
 create or replace function pgmq._create_statement_functions(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
@@ -81,7 +81,7 @@ begin
 end
 $$;
 
--- Drops the statement functions of a queue.
+-- Drop the statement functions of a queue.
 create or replace function pgmq._drop_statement_functions(p_queue text) returns void
 language plpgsql set search_path = ''
 as $$
@@ -94,7 +94,7 @@ begin
 end
 $$;
 
--- Returns the quoted name and argument types of a statement function.
+-- Return the quoted name and argument types of a statement function.
 create or replace function pgmq._build_statement_signature(p_statement text, p_queue text) returns text
 language plpgsql stable
 as $$
@@ -104,7 +104,7 @@ begin
 end
 $$;
 
--- Returns the SQL that runs a statement on a queue, with the arguments of the statement as parameters.
+-- Return the SQL that runs a statement on a queue, with the arguments of the statement as parameters.
 create or replace function pgmq._build_statement_call(p_statement text, p_queue text) returns text
 language plpgsql stable
 as $$

@@ -4,7 +4,7 @@
 -- star matches one or more characters without a dot, a hash any text. The pattern is stored as an anchored regular
 -- expression.
 
--- Raises an error unless a routing key or topic pattern is valid.
+-- Raise an error unless a routing key or topic pattern is valid.
 create or replace function pgmq._check_topic_text(
   p_text text, p_argument text, p_allowed text, p_allowed_text text) returns void
 language plpgsql immutable set search_path = ''
@@ -113,7 +113,7 @@ begin
 end
 $$;
 
--- Lists the queues that are bound to a pattern that matches the routing key.
+-- List the queues that are bound to a pattern that matches the routing key.
 create or replace function pgmq._list_routed_queues(p_key text) returns setof text
 language plpgsql stable set search_path = ''
 as $$

@@ -6,13 +6,13 @@
 -- read again or is gone: no reader finishes a message that another one is working on. The plain pgmq functions check no
 -- receipts. Visibility uses holdfast.now() here, and clock_timestamp() in the plain functions.
 
--- Returns the receipt of one read of a message.
+-- Return the receipt of one read of a message.
 create or replace function holdfast.build_message_receipt(p_msg_id bigint, p_read_ct integer, p_read_at timestamptz)
 returns text
 language sql immutable parallel safe
 as $$ select p_msg_id || '.' || p_read_ct || '.' || (extract(epoch from p_read_at) * 1000000)::bigint $$;
 
--- Returns the message ids of receipts. Raises HF004 for an invalid receipt.
+-- Return the message ids of receipts. Raise HF004 for an invalid receipt.
 create or replace function holdfast.parse_receipt_message_ids(p_receipts text[]) returns bigint[]
 language plpgsql immutable set search_path = ''
 as $$
@@ -29,7 +29,7 @@ begin
 end
 $$;
 
--- Raises HF001 if receipts had no effect because they are stale, unless p_strict is false.
+-- Raise HF001 if receipts had no effect because they are stale, unless p_strict is false.
 create or replace function holdfast.raise_for_stale_receipts(p_queue text, p_receipts text[], p_done bigint[],
   p_strict boolean)
 returns void
@@ -49,14 +49,14 @@ begin
 end
 $$;
 
--- Returns the SQL condition that compares receipts ($1 ids, $2 receipts). Every statement with receipts uses this text.
+-- Return the SQL condition that compares receipts ($1 ids, $2 receipts). Every statement with receipts uses this text.
 create or replace function holdfast.build_receipt_condition() returns text
 language sql immutable
 as $$
   select 'm.msg_id = any ($1) and holdfast.build_message_receipt(m.msg_id, m.read_ct, m.last_read_at) = any ($2)'
 $$;
 
--- Reads up to p_qty messages, each with a receipt. Moves messages that were read too often to the dead letters.
+-- Read up to p_qty messages, each with a receipt. Move messages that were read too often to the dead letters.
 create or replace function holdfast.read_messages(
   p_queue text, p_vt interval default null, p_qty integer default 1, p_filter jsonb default '{}'
 ) returns table (
@@ -90,7 +90,7 @@ begin
 end
 $$;
 
--- Reads messages without the max_reads limit of the policy.
+-- Read messages without the max_reads limit of the policy.
 create or replace function holdfast.read_messages_ignoring_policy(
   p_queue text, p_seconds double precision, p_qty integer, p_filter jsonb
 ) returns pgmq.message_record[]
@@ -104,7 +104,7 @@ begin
 end
 $$;
 
--- Archives messages by receipt and returns their ids.
+-- Archive messages by receipt and return their ids.
 create or replace function holdfast.archive_messages(p_queue text, p_receipts text[], p_strict boolean default true)
 returns setof bigint
 language plpgsql set search_path = ''
@@ -135,7 +135,7 @@ begin
 end
 $$;
 
--- Deletes messages by receipt and returns their ids.
+-- Delete messages by receipt and return their ids.
 create or replace function holdfast.delete_messages(p_queue text, p_receipts text[], p_strict boolean default true)
 returns setof bigint
 language plpgsql set search_path = ''
@@ -157,7 +157,7 @@ begin
 end
 $$;
 
--- Keeps messages invisible for p_vt from now; zero makes them visible. The receipts stay valid.
+-- Keep messages invisible for p_vt from now; zero makes them visible. The receipts stay valid.
 create or replace function holdfast.set_message_vt(
   p_queue text, p_receipts text[], p_vt interval, p_strict boolean default true
 ) returns setof bigint
@@ -176,7 +176,7 @@ begin
 end
 $$;
 
--- Makes failed messages invisible for the backoff of the policy and saves the error. Stale receipts are skipped.
+-- Make failed messages invisible for the backoff of the policy and save the error. Stale receipts are skipped.
 create or replace function holdfast.retry_messages(p_queue text, p_receipts text[], p_error text default null)
 returns table (msg_id bigint, vt timestamptz)
 language plpgsql set search_path = ''
@@ -200,7 +200,7 @@ begin
 end
 $$;
 
--- Records a failed attempt: the message is retried, or moved to the dead letters when it was read max_reads times.
+-- Record a failed attempt: the message is retried, or moved to the dead letters when it was read max_reads times.
 create or replace function holdfast.fail_messages(
   p_queue text, p_receipts text[], p_error text default null, p_strict boolean default true
 ) returns table (msg_id bigint, outcome text, vt timestamptz)

@@ -7,12 +7,12 @@
 -- reader and within 50 ms of a notification, so a reader sleeps no longer than its poll interval. NOTIFY is a hint;
 -- polling guarantees delivery.
 
--- Returns the wakeup sequence of a queue table, or null. p_purpose is asleep or notified.
+-- Return the wakeup sequence of a queue table, or null. p_purpose is asleep or notified.
 create or replace function holdfast.find_wakeup_sequence(p_table oid, p_purpose text) returns regclass
 language plpgsql stable
 as $$ begin return to_regclass('holdfast.' || p_purpose || '_' || p_table); end $$;
 
--- Notifies sleeping readers of a queue after an insert (trigger).
+-- Notify sleeping readers of a queue after an insert (trigger).
 create or replace function holdfast.notify_message_readers() returns trigger
 language plpgsql security definer set search_path = ''
 as $$
@@ -30,7 +30,7 @@ begin
 end
 $$;
 
--- Creates the trigger that notifies sleeping readers of a queue. Repeatable; takes a short lock on the queue the first
+-- Create the trigger that notifies sleeping readers of a queue. Repeatable; takes a short lock on the queue the first
 -- time.
 create or replace function holdfast.enable_message_wakeups(p_queue text) returns void
 language plpgsql security definer set search_path = ''
@@ -48,7 +48,7 @@ begin
 end
 $$;
 
--- Drops the trigger and the sequences of enable_message_wakeups.
+-- Drop the trigger and the sequences of enable_message_wakeups.
 create or replace function holdfast.disable_message_wakeups(p_queue text) returns void
 language plpgsql security definer set search_path = ''
 as $$
@@ -60,7 +60,7 @@ begin
 end
 $$;
 
--- Registers that a reader sleeps for p_for. Returns when the next of the first thousand invisible messages becomes
+-- Register that a reader sleeps for p_for. Return when the next of the first thousand invisible messages becomes
 -- visible, or null. Read once more before you sleep, and wake up at the returned time at the latest.
 create or replace function holdfast.register_sleeping_reader(p_queue text, p_for interval default '30 seconds')
 returns timestamptz

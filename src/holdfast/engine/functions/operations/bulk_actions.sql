@@ -6,8 +6,8 @@
 -- runs the next step of every running action in a bounded transaction. Workers call it after a notification, `tick`
 -- calls it, and a dashboard may.
 
--- Returns the query restricted to the states that the action can change, unless the query names states itself.
-create or replace function holdfast.build_bulk_query(p_verb text, p_query jsonb) returns jsonb
+-- Return the query restricted to the states that the action can change, unless the query names states itself.
+create or replace function holdfast.build_bulk_action_query(p_verb text, p_query jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   if p_verb is null or p_verb not in ('retry', 'cancel') then
@@ -19,21 +19,21 @@ begin
       when 'retry' then '{"in": ["failed", "partial", "cancelled"]}'::jsonb else '{"in": ["alive"]}'::jsonb end) end;
 end $$;
 
--- Counts the jobs that the action would affect: {count, exact}.
+-- Count the jobs that the action would affect: {count, exact}.
 create or replace function holdfast.preview_bulk_action(p_verb text, p_query jsonb) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return holdfast.count_jobs(holdfast.build_bulk_query(p_verb, p_query), 100000, 1000000);
+  return holdfast.count_jobs(holdfast.build_bulk_action_query(p_verb, p_query), 100000, 1000000);
 end $$;
 
--- Starts a bulk action on all jobs that match the query, and returns its id. Options: {stage_sizes: [10, 100],
+-- Start a bulk action on all jobs that match the query, and return its id. Options: {stage_sizes: [10, 100],
 -- max_jobs_per_s, max_failed_share, limit}.
 create or replace function holdfast.start_bulk_action(
   p_verb text, p_query jsonb, p_search text, p_by text, p_reason text, p_options jsonb default '{}') returns uuid
 language plpgsql security definer set search_path = '' as $$
 declare
   v_id uuid := holdfast.new_id();
-  v_query jsonb := holdfast.build_bulk_query(p_verb, p_query);
+  v_query jsonb := holdfast.build_bulk_action_query(p_verb, p_query);
   v_max_rows integer := coalesce(holdfast.parse_number_field(p_options, 'limit', 1, 100000), 100000);
   v_total bigint;
 begin
@@ -62,9 +62,9 @@ begin
   return v_id;
 end $$;
 
--- Counts what became of the jobs of a stage, or of all stages when p_stage is null: outcome known, failed again, still
--- pending. Reads the newest p_max_rows jobs.
-create or replace function holdfast.count_bulk_outcomes(p_id uuid, p_stage integer, p_max_rows integer,
+-- Count what became of the jobs of a stage, or of all stages when p_stage is null: outcome known, failed again, still
+-- pending. Read the newest p_max_rows jobs.
+create or replace function holdfast.count_bulk_action_outcomes(p_id uuid, p_stage integer, p_max_rows integer,
   out known bigint, out failed_again bigint, out pending bigint)
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
@@ -85,7 +85,7 @@ begin
   ) as f;
 end $$;
 
--- Runs the next step of every running action and returns how many jobs it processed. Concurrent callers do not wait.
+-- Run the next step of every running action and return how many jobs it processed. Concurrent callers do not wait.
 create or replace function holdfast.advance_bulk_actions(p_limit integer default 200) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -102,7 +102,7 @@ begin
   return v_count;
 end $$;
 
--- Runs the next step of one action: checks the outcomes of the current stage, then processes jobs.
+-- Run the next step of one action: check the outcomes of the current stage, then process jobs.
 create or replace function holdfast.advance_bulk_action(
   p_bulk holdfast.bulk_actions, p_now timestamptz, p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
@@ -114,11 +114,12 @@ declare
 begin
   if v_ramping then
     -- A stage that is larger than one step continues until it is full.
-    v_left := p_bulk.stage_sizes[p_bulk.stage] - (select count(*) from holdfast.bulk_action_jobs i where i.bulk_id = p_bulk.id
+    v_left := p_bulk.stage_sizes[p_bulk.stage] - (select count(*) from holdfast.bulk_action_jobs i
+      where i.bulk_id = p_bulk.id
       and i.stage = p_bulk.stage);
   end if;
   if p_bulk.verb = 'retry' and p_bulk.stage > 0 and v_left <= 0 then
-    select * into v_outcomes from holdfast.count_bulk_outcomes(
+    select * into v_outcomes from holdfast.count_bulk_action_outcomes(
       p_bulk.id, case when v_ramping then p_bulk.stage end, 1000);
     if v_outcomes.failed_again > 0 and v_outcomes.failed_again > p_bulk.max_failed_share * greatest(
       v_outcomes.known, least(10, p_bulk.total)) then
@@ -139,14 +140,14 @@ begin
   end if;
   v_size := case when v_left > 0 then v_left when p_bulk.stage < cardinality(p_bulk.stage_sizes)
     then p_bulk.stage_sizes[p_bulk.stage + 1] else p_limit end;
-  return holdfast.run_bulk_stage(p_bulk, p_bulk.stage + (v_left <= 0
+  return holdfast.run_bulk_action_stage(p_bulk, p_bulk.stage + (v_left <= 0
     and p_bulk.stage <= cardinality(p_bulk.stage_sizes))::int,
     least(v_size, p_limit), p_now);
 end $$;
 
--- Retries or cancels the next p_size jobs of a bulk action: single tasks first, then others, each by id. This is the
--- lock order of leases.sql. Returns the number of processed jobs.
-create or replace function holdfast.run_bulk_stage(
+-- Retry or cancel the next p_size jobs of a bulk action: single tasks first, then others, each by id. This is the
+-- lock order of leases.sql. Return the number of processed jobs.
+create or replace function holdfast.run_bulk_action_stage(
   p_bulk holdfast.bulk_actions, p_stage integer, p_size integer, p_now timestamptz) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -156,12 +157,14 @@ declare
   v_changed boolean;
 begin
   for v_one in
-    select i.job_id from (select i.job_id from holdfast.bulk_action_jobs i where i.bulk_id = p_bulk.id and i.outcome is null
+    select i.job_id from (select i.job_id from holdfast.bulk_action_jobs i
+      where i.bulk_id = p_bulk.id and i.outcome is null
       order by i.job_id limit p_size for update) as i
     order by exists (select from holdfast.jobs j where j.id = i.job_id), i.job_id
   loop
     v_changed := holdfast.apply_bulk_action_to_job(p_bulk, v_one.job_id, coalesce(v_count / p_bulk.max_jobs_per_s, 0));
-    update holdfast.bulk_action_jobs i set outcome = case when v_changed then 'done' else 'skipped' end, stage = p_stage,
+    update holdfast.bulk_action_jobs i
+    set outcome = case when v_changed then 'done' else 'skipped' end, stage = p_stage,
       at = p_now
     where i.bulk_id = p_bulk.id and i.job_id = v_one.job_id;
     v_done := v_done + v_changed::int;
@@ -169,14 +172,14 @@ begin
   end loop;
   update holdfast.bulk_actions b set stage = p_stage, done = b.done + v_done, skipped = b.skipped + v_count - v_done,
     stage_started_at = p_now + coalesce(v_count / p_bulk.max_jobs_per_s, 0) * interval '1 second',
-    failed_again = (select o.failed_again from holdfast.count_bulk_outcomes(b.id, null, 1000) as o),
+    failed_again = (select o.failed_again from holdfast.count_bulk_action_outcomes(b.id, null, 1000) as o),
     status = case when v_count < p_size or b.done + b.skipped + v_count >= b.total then 'done' else b.status end,
     finished_at = case when v_count < p_size or b.done + b.skipped + v_count >= b.total then p_now end
   where b.id = p_bulk.id;
   return v_count;
 end $$;
 
--- Retries or cancels one job and returns whether it changed. A job that changed in the meantime, or is gone, is
+-- Retry or cancel one job and return whether it changed. A job that changed in the meantime, or is gone, is
 -- skipped.
 create or replace function holdfast.apply_bulk_action_to_job(
   p_bulk holdfast.bulk_actions, p_job uuid, p_delay_s double precision) returns boolean
@@ -200,7 +203,7 @@ exception
     return false;
 end $$;
 
--- Pauses, resumes or stops a bulk action. p_verb is pause, resume or stop. Returns whether the status changed.
+-- Pause, resume or stop a bulk action. p_verb is pause, resume or stop. Return whether the status changed.
 create or replace function holdfast.control_bulk_action(p_id uuid, p_verb text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -223,8 +226,8 @@ begin
   return found;
 end $$;
 
--- Undoes the action for jobs that have not started since: cancels retried jobs, retries cancelled ones. Stops the
--- action first. Returns how many jobs it changed; call it again until it returns 0.
+-- Undo the action for jobs that have not started since: cancel retried jobs, retry cancelled ones. Stop the
+-- action first. Return how many jobs it changed; call it again until it returns 0.
 create or replace function holdfast.undo_bulk_action(p_id uuid, p_limit integer default 1000) returns integer
 language plpgsql security definer set search_path = '' as $$
 declare
@@ -259,7 +262,7 @@ begin
   return v_count;
 end $$;
 
--- Returns whether a job is still as the bulk action left it: a retried job has not started, a cancelled job is still
+-- Return whether a job is still as the bulk action left it: a retried job has not started, a cancelled job is still
 -- cancelled.
 create or replace function holdfast.is_job_unchanged_since_bulk_action(p_verb text, p_job uuid, p_at timestamptz)
   returns boolean
@@ -273,23 +276,23 @@ begin
       and (t.status || '' = 'running' or t.started_at >= p_at));
 end $$;
 
--- Returns a bulk action as JSON with the outcomes of its jobs so far.
+-- Return a bulk action as JSON with the outcomes of its jobs so far.
 create or replace function holdfast.build_bulk_action_json(p_bulk holdfast.bulk_actions) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return to_jsonb(p_bulk) || (select jsonb_build_object('known', o.known, 'failed_again', o.failed_again, 'pending',
     o.pending)
-    from holdfast.count_bulk_outcomes(p_bulk.id, null, 10000) as o);
+    from holdfast.count_bulk_action_outcomes(p_bulk.id, null, 10000) as o);
 end $$;
 
--- Returns a bulk action with its outcomes so far, or null.
+-- Return a bulk action with its outcomes so far, or null.
 create or replace function holdfast.get_bulk_action(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (select holdfast.build_bulk_action_json(b) from holdfast.bulk_actions b where b.id = p_id);
 end $$;
 
--- Lists bulk actions, newest first. p_before is the last id of the previous page.
+-- List bulk actions, newest first. p_before is the last id of the previous page.
 create or replace function holdfast.list_bulk_actions(
   p_before uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
@@ -299,7 +302,7 @@ begin
     limit least(greatest(p_limit, 1), 1000);
 end $$;
 
--- Lists the jobs of an action in the order in which they are processed.
+-- List the jobs of an action in the order in which they are processed.
 create or replace function holdfast.list_bulk_action_jobs(
   p_id uuid, p_after uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$

@@ -2,7 +2,7 @@
 -- where it was raised. Every result is bounded: fingerprints are found by skipping through an index, and counts stop at
 -- p_max_rows.
 
--- Lists the fingerprints seen since a time. Attempts are kept for thirty days after their end, so `keep_until` tells
+-- List the fingerprints seen since a time. Attempts are kept for thirty days after their end, so `keep_until` tells
 -- when an attempt ended, and the query reads only the partitions of that time.
 create or replace function holdfast.list_error_fingerprints(p_since timestamptz, p_limit integer) returns setof text
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
@@ -21,7 +21,7 @@ begin
   select c.fingerprint from cause c where c.fingerprint is not null;
 end $$;
 
--- Lists error groups since a time, the most recent first. p_owner: only attempts of that owner's jobs.
+-- List error groups since a time, the most recent first. p_owner: only attempts of that owner's jobs.
 create or replace function holdfast.list_error_groups(
   p_since timestamptz default null, p_owner text default null, p_ignored boolean default false,
     p_limit integer default 100,
@@ -62,7 +62,7 @@ begin
   ) as g order by g.last_at desc limit least(greatest(p_limit, 1), 1000);
 end $$;
 
--- Summarizes the newest attempts of a cause: the error, task types, workers, versions and the number of jobs.
+-- Summarize the newest attempts of a cause: the error, task types, workers, versions and the number of jobs.
 create or replace function holdfast.summarize_error_group(p_cause text, p_since timestamptz, p_owner text) returns jsonb
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
@@ -84,7 +84,7 @@ begin
       where w.id = any (v_workers) and w.report ->> 'version' is not null));
 end $$;
 
--- Returns one error group with its newest attempts, or null when it was not seen since then.
+-- Return one error group with its newest attempts, or null when it was not seen since then.
 create or replace function holdfast.get_error_group(
   p_cause text, p_since timestamptz default null, p_owner text default null, p_limit integer default 20) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off set plan_cache_mode = force_custom_plan
@@ -121,7 +121,7 @@ begin
           limit least(greatest(p_limit, 1), 100)) as a));
 end $$;
 
--- Ignores an error group until a time; null: stop ignoring it. p_link is the URL of a bug report about it.
+-- Ignore an error group until a time; null: stop ignoring it. p_link is the URL of a bug report about it.
 create or replace function holdfast.ignore_error_group(
   p_cause text, p_until timestamptz default null, p_by text default null, p_reason text default null,
     p_link text default null) returns void

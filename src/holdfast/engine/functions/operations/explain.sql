@@ -1,6 +1,6 @@
 -- Explain: why a task is not running, its failed attempts, and queue metrics. Every result is bounded.
 
--- Returns why a task is not running, or why it ended: {status, queue, type, attempt, reasons: [{reason, ...}]}.
+-- Return why a task is not running, or why it ended: {status, queue, type, attempt, reasons: [{reason, ...}]}.
 create or replace function holdfast.explain_task(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -36,8 +36,8 @@ begin
         v_task.error)) end || holdfast.explain_deaths(v_task, v_lane.policy_id));
 end $$;
 
--- Returns how often the process of a task died, as a reason of explain_task: charged to the task (`crashes`), or lost
--- without a charge (`losses`, consecutive). Returns an empty list if neither happened.
+-- Return how often the process of a task died, as a reason of explain_task: charged to the task (`crashes`), or lost
+-- without a charge (`losses`, consecutive). Return an empty list if neither happened.
 create or replace function holdfast.explain_deaths(p_task holdfast.tasks, p_policy_id bigint) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -51,7 +51,7 @@ begin
       and a.outcome in ('crashed', 'lost') order by a.attempt desc limit 1)));
 end $$;
 
--- Returns the parents that a waiting task waits for, as reasons of explain_task.
+-- Return the parents that a waiting task waits for, as reasons of explain_task.
 create or replace function holdfast.explain_waiting_task(p_id uuid) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
@@ -62,7 +62,7 @@ begin
       where e.child_id = p_id and not e.satisfied order by p.id limit 20) as f);
 end $$;
 
--- Returns why a ready task has not started: a paused queue, no worker, a limit, or tasks ahead of it.
+-- Return why a ready task has not started: a paused queue, no worker, a limit, or tasks ahead of it.
 create or replace function holdfast.explain_ready_task(
   p_task holdfast.tasks, p_lane holdfast.lanes, p_now timestamptz) returns jsonb
 language plpgsql stable set search_path = '' as $$
@@ -89,7 +89,7 @@ begin
     union all
     select jsonb_build_object('reason', 'limit', 'limit', c.rule, 'key', c.key, 'running', c.running, 'max_running',
       r.max_running,
-      'held_by', holdfast.find_limit_holders(c.id))
+      'held_by', holdfast.find_tasks_using_limit(c.id))
     from holdfast.limit_counters c join holdfast.limit_rules r on r.name = c.rule
     where c.id = any (p_lane.limit_ids) and c.running >= r.max_running
     union all
@@ -109,8 +109,8 @@ begin
       and t.pos >= p_lane.cursor and t.pos < p_task.pos limit 1000) as a), 'since', p_task.due_at)) end;
 end $$;
 
--- Returns up to five running tasks that use a limit.
-create or replace function holdfast.find_limit_holders(p_limit bigint) returns jsonb
+-- Return up to five running tasks that use a limit.
+create or replace function holdfast.find_tasks_using_limit(p_limit bigint) returns jsonb
 language plpgsql stable set search_path = '' as $$
 begin
   return (
@@ -119,8 +119,8 @@ begin
       where t.status = 'running' and p_limit = any (l.limit_ids) order by t.lease_until limit 5) as f);
 end $$;
 
--- Counts ready, running and scheduled tasks. Counts stop at p_max_rows per lane and state, so that a backlog of
--- millions costs no more.
+-- Return the numbers of ready, running and scheduled tasks, of workers, and the limits in use. Counts stop at
+-- p_max_rows per lane and state, so that a backlog of millions costs no more.
 create or replace function holdfast.metrics(p_max_rows integer default 10000) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -153,7 +153,7 @@ begin
         limit 100) as c));
 end $$;
 
--- Lists the attempts of a task that did not succeed, oldest first.
+-- List the attempts of a task that did not succeed, oldest first.
 create or replace function holdfast.list_task_attempts(p_task_id uuid)
 returns table (attempt integer, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
   error_type text, message text,

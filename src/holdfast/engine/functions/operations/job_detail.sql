@@ -1,6 +1,6 @@
 -- Job detail: everything that a dashboard shows about one job. Every result is bounded.
 
--- Returns a job with up to p_max_tasks tasks, their dependencies and attempts, for a timeline. Running and failed tasks
+-- Return a job with up to p_max_tasks tasks, their dependencies and attempts, for a timeline. Running and failed tasks
 -- come first when there are more. Payloads are left out.
 create or replace function holdfast.get_job_detail(p_id uuid, p_max_tasks integer default 500) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
@@ -33,7 +33,7 @@ begin
       where a.task_id = any (v_ids) order by a.ended_at desc limit 2000) as a));
 end $$;
 
--- Returns the arguments, output and error of one task.
+-- Return the arguments, output and error of one task.
 create or replace function holdfast.get_task_payload(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -42,7 +42,7 @@ begin
     from holdfast.all_tasks t where t.id = p_id limit 1);
 end $$;
 
--- Lists the failed attempts of all tasks of a job with their errors, newest first.
+-- List the failed attempts of all tasks of a job with their errors, newest first.
 create or replace function holdfast.list_job_attempts(p_id uuid, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 begin
@@ -59,7 +59,7 @@ begin
   order by a.ended_at desc;
 end $$;
 
--- Records that p_by started job p_new as a rerun of job p_old.
+-- Record that p_by started job p_new as a rerun of job p_old.
 create or replace function holdfast.record_job_rerun(p_old uuid, p_new uuid, p_by text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -67,7 +67,7 @@ begin
     on conflict do nothing;
 end $$;
 
--- Returns {of, to}: the job that this job is a rerun of, and the latest reruns of this job.
+-- Return {of, to}: the job that this job is a rerun of, and the latest reruns of this job.
 create or replace function holdfast.get_rerun_links(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin

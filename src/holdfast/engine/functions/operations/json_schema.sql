@@ -6,7 +6,7 @@
 -- anyOf, oneOf (as anyOf), and $ref into the schema itself. The worker checks other keywords (format, pattern, ...). A
 -- value that is the result of another task, {"holdfast:result": "name"}, is not known yet and matches every schema.
 
--- Validates a value against a schema. p_root resolves references, p_depth bounds the recursion.
+-- Validate a value against a schema. p_root resolves references, p_depth bounds the recursion.
 create or replace function holdfast.validate_value_against_schema(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -35,9 +35,10 @@ begin
   end if;
   v_violation := coalesce(
     holdfast.validate_type_against_schema(p_value, v_type, p_schema, p_path),
-    case v_type when 'number' then holdfast.validate_number_against_schema((p_value #>> '{}')::numeric, p_schema, p_path)
-      when 'string' then holdfast.validate_length_against_schema(length(p_value #>> '{}'), p_schema, 'Length', 'characters',
-        p_path)
+    case v_type when 'number' then
+        holdfast.validate_number_against_schema((p_value #>> '{}')::numeric, p_schema, p_path)
+      when 'string' then holdfast.validate_length_against_schema(
+        length(p_value #>> '{}'), p_schema, 'Length', 'characters', p_path)
       when 'array' then coalesce(holdfast.validate_length_against_schema(
         jsonb_array_length(p_value), p_schema, 'Items', 'items', p_path),
         holdfast.validate_items_against_schema(p_value, p_schema, p_root, p_path, p_depth))
@@ -48,7 +49,7 @@ begin
   return holdfast.validate_value_against_alternatives(p_value, p_schema, p_root, p_path, p_depth);
 end $$;
 
--- Validates a value against type, const and enum.
+-- Validate a value against type, const and enum.
 create or replace function holdfast.validate_type_against_schema(
   p_value jsonb, p_type text, p_schema jsonb, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -72,8 +73,9 @@ begin
   return null;
 end $$;
 
--- Validates a number against minimum, maximum, exclusiveMinimum, exclusiveMaximum and multipleOf.
-create or replace function holdfast.validate_number_against_schema(p_number numeric, p_schema jsonb, p_path text) returns text[]
+-- Validate a number against minimum, maximum, exclusiveMinimum, exclusiveMaximum and multipleOf.
+create or replace function holdfast.validate_number_against_schema(
+  p_number numeric, p_schema jsonb, p_path text) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case
@@ -89,7 +91,7 @@ begin
       then array[p_path, format('must be a multiple of %s, got %s', p_schema ->> 'multipleOf', p_number)] end;
 end $$;
 
--- Validates a length against the minimum and maximum of a schema. p_keyword is Length or Items, as in minLength and
+-- Validate a length against the minimum and maximum of a schema. p_keyword is Length or Items, as in minLength and
 -- maxItems.
 create or replace function holdfast.validate_length_against_schema(
   p_length integer, p_schema jsonb, p_keyword text, p_unit text, p_path text) returns text[]
@@ -104,7 +106,7 @@ begin
         p_length)] end;
 end $$;
 
--- Validates the elements of an array against prefixItems and items.
+-- Validate the elements of an array against prefixItems and items.
 create or replace function holdfast.validate_items_against_schema(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -127,7 +129,7 @@ begin
   return v_violation;
 end $$;
 
--- Validates an object against required, properties and additionalProperties.
+-- Validate an object against required, properties and additionalProperties.
 create or replace function holdfast.validate_properties_against_schema(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -157,7 +159,7 @@ begin
   return v_violation;
 end $$;
 
--- Validates a value against allOf, anyOf and oneOf.
+-- Validate a value against allOf, anyOf and oneOf.
 create or replace function holdfast.validate_value_against_alternatives(
   p_value jsonb, p_schema jsonb, p_root jsonb, p_path text, p_depth integer) returns text[]
 language plpgsql immutable set search_path = '' as $$
@@ -167,15 +169,16 @@ declare
   v_reasons text[];
 begin
   select w.violation into v_violation from jsonb_array_elements(coalesce(p_schema -> 'allOf', '[]')) as s
-  cross join lateral (select holdfast.validate_value_against_schema(p_value, s, p_root, p_path, p_depth + 1) as violation) as w
+  cross join lateral (
+    select holdfast.validate_value_against_schema(p_value, s, p_root, p_path, p_depth + 1) as violation) as w
     where w.violation is not null limit 1;
   if found then
     return v_violation;
   end if;
   foreach v_keyword in array '{anyOf,oneOf}'::text[] loop
     continue when not p_schema ? v_keyword;
-    v_reasons := array(select array_to_string(holdfast.validate_value_against_schema(p_value, s, p_root, p_path, p_depth + 1),
-      ' ')
+    v_reasons := array(
+      select array_to_string(holdfast.validate_value_against_schema(p_value, s, p_root, p_path, p_depth + 1), ' ')
       from jsonb_array_elements(p_schema -> v_keyword) as s);
     if not '' = any (v_reasons) and cardinality(array_remove(v_reasons, null)) = cardinality(v_reasons) then
       return array[p_path, 'matches none of its alternatives: '

@@ -1,7 +1,7 @@
 -- Maintenance for operators: bulk actions, pauses that end, throughput samples, and old rows of the dashboard.
 
--- Runs the maintenance that somebody is waiting for: resumes queues whose pause has ended and advances bulk actions.
--- Returns the seconds until the next call is due, or null while nothing is pending. A caller that starts a bulk action
+-- Run the maintenance that somebody is waiting for: resume queues whose pause has ended and advance bulk actions.
+-- Return the seconds until the next call is due, or null while nothing is pending. A caller that starts a bulk action
 -- or a pause notifies the workers with the payload 'maintenance'.
 create or replace function holdfast.run_urgent_maintenance(p_limit integer default 200) returns double precision
 language plpgsql security definer set search_path = '' as $$

@@ -34,7 +34,7 @@ begin
 end $$;
 
 -- Run a maintenance call for rows: for all at once, or one by one if a row fails because of its data. p_call takes the
--- rows as $1 (text[]) and the time as $2, and returns a number. Returns the sum.
+-- rows as $1 (text[]) and the time as $2, and returns a number. Return the sum.
 create or replace function holdfast.run_isolated(p_kind text, p_call text, p_subjects text[], p_now timestamptz)
   returns integer
 language plpgsql set search_path = '' as $$

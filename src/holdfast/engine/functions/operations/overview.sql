@@ -1,6 +1,6 @@
 -- Overview: problems, batches and the health of the database, for dashboards. Every result is bounded.
 
--- Counts tasks that failed since then, and tasks that are retrying, scheduled or waiting. Counts stop at p_max_rows.
+-- Count tasks that failed since then, and tasks that are retrying, scheduled or waiting. Counts stop at p_max_rows.
 create or replace function holdfast.count_problems(p_since timestamptz, p_max_rows integer default 10000) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 begin
@@ -16,7 +16,7 @@ begin
     'waiting', (select count(*) from (select from holdfast.jobs j where j.finished_at is null limit p_max_rows) as f));
 end $$;
 
--- Lists batches, newest first.
+-- List batches, newest first.
 create or replace function holdfast.list_batches(p_owner text default null, p_before uuid default null,
   p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
@@ -27,7 +27,7 @@ begin
   order by b.id desc limit least(greatest(p_limit, 1), 1000);
 end $$;
 
--- Returns the health of the database, as far as the owner of the schema may see it.
+-- Return the health of the database, as far as the owner of the schema may see it.
 create or replace function holdfast.get_database_health() returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 begin

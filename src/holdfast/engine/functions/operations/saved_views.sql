@@ -1,6 +1,6 @@
 -- Saved views: searches that people store under a name.
 
--- Stores a search under a name, or replaces the one that p_by stored under it. Returns its id.
+-- Store a search under a name, or replace the one that p_by stored under it. Return its id.
 create or replace function holdfast.put_saved_view(
   p_name text, p_page text, p_search text, p_by text, p_shared boolean default true) returns uuid
 language plpgsql security definer set search_path = '' as $$
@@ -19,7 +19,7 @@ begin
   return v_id;
 end $$;
 
--- Lists the views of p_by, then the shared views of others.
+-- List the views of p_by, then the shared views of others.
 create or replace function holdfast.list_saved_views(p_by text, p_page text default 'jobs') returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
@@ -27,7 +27,7 @@ begin
   where v.page = p_page and (v.shared or v.saved_by = p_by) order by v.saved_by <> p_by, v.name limit 200;
 end $$;
 
--- Deletes a saved view of p_by. Returns false when it does not exist.
+-- Delete a saved view of p_by. Return false when it does not exist.
 create or replace function holdfast.delete_saved_view(p_id uuid, p_by text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin

@@ -1,6 +1,6 @@
 -- Search and count jobs. search_query.sql describes how a search walks the tables.
 
--- Returns how many rows of a table a search may scan. A word is searched in a text that is built for every row, which
+-- Return how many rows of a table a search may scan. A word is searched in a text that is built for every row, which
 -- is several times slower than any other condition, so the default is lower then. A caller that asks for more than the
 -- default (a bulk action on all matches) gets it.
 create or replace function holdfast.compute_search_row_limit(p_query jsonb, p_max_scanned integer) returns integer
@@ -11,7 +11,7 @@ begin
     else least(greatest(coalesce(p_max_scanned, 100000), 100), 1000000) end;
 end $$;
 
--- Returns the id below which not every row is scanned, or null when the search reaches the end of every table.
+-- Return the id below which not every row is scanned, or null when the search reaches the end of every table.
 create or replace function holdfast.find_oldest_scanned_id(p_query jsonb, p_before uuid, p_max_scanned integer)
   returns uuid
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
@@ -40,7 +40,7 @@ begin
   ) as f order by f.id desc limit 1);
 end $$;
 
--- Returns the ids of matching jobs, newest first, not below the floor.
+-- Return the ids of matching jobs, newest first, not below the floor.
 create or replace function holdfast.search_job_ids(p_query jsonb, p_before uuid, p_floor uuid, p_limit integer,
   p_max_scanned integer)
 returns setof uuid
@@ -89,7 +89,8 @@ begin
         and (v.max_wait is null or extract(epoch from coalesce(t.started_at, v.now) - t.due_at) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(t.finished_at, v.now) - t.started_at) <= v.max_run)
-        and (v.extra is null or holdfast.matches_repeated_search_fields(v.extra, array[t.args], array[t.output], t.labels))
+        and (v.extra is null
+          or holdfast.matches_repeated_search_fields(v.extra, array[t.args], array[t.output], t.labels))
       limit p_limit)
     union all
     (select h.id from (
@@ -127,7 +128,8 @@ begin
         and (v.max_wait is null or extract(epoch from coalesce(h.started_at, v.now) - h.due_at) <= v.max_wait)
         and (v.min_run is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) >= v.min_run)
         and (v.max_run is null or extract(epoch from coalesce(h.finished_at, v.now) - h.started_at) <= v.max_run)
-        and (v.extra is null or holdfast.matches_repeated_search_fields(v.extra, array[h.args], array[h.output], h.labels))
+        and (v.extra is null
+          or holdfast.matches_repeated_search_fields(v.extra, array[h.args], array[h.output], h.labels))
       limit p_limit)
     union all
     (select j.id from (
@@ -179,7 +181,7 @@ begin
   ) as f order by f.id desc limit p_limit;
 end $$;
 
--- Returns whether a job has a task with one of these policies (queue and task type).
+-- Return whether a job has a task with one of these policies (queue and task type).
 create or replace function holdfast.job_has_task_policy(p_job uuid, p_policies bigint[]) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
@@ -188,7 +190,7 @@ begin
     or exists (select from holdfast.history h where h.job_id = p_job and h.policy_id = any (p_policies));
 end $$;
 
--- Returns whether the tasks of a job match the conditions of a search: one task must match each condition, and none an
+-- Return whether the tasks of a job match the conditions of a search: one task must match each condition, and none an
 -- excluded one.
 create or replace function holdfast.job_tasks_match_search(
   p_job uuid, p_params jsonb, p_labels jsonb, p_args_any jsonb[], p_not_args jsonb[], p_result_any jsonb[],
@@ -213,7 +215,7 @@ begin
     and (p_extra is null or holdfast.matches_repeated_search_fields(p_extra, v_args, v_outputs, p_labels));
 end $$;
 
--- Returns whether the error of a job, or of one of its tasks, has one of the searched types or texts.
+-- Return whether the error of a job, or of one of its tasks, has one of the searched types or texts.
 create or replace function holdfast.job_error_matches_search(p_job uuid, p_error jsonb, p_words text[]) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
@@ -224,7 +226,7 @@ begin
       and holdfast.error_matches_search(h.error, p_words));
 end $$;
 
--- Returns a page: {rows, next, truncated, scan}. `next` is p_before of the following page, null at the end. `truncated`
+-- Return a page: {rows, next, truncated, scan}. `next` is p_before of the following page, null at the end. `truncated`
 -- says that the search stopped after p_max_scanned rows before the page was full.
 create or replace function holdfast.search_jobs(
   p_query jsonb default '{}', p_before uuid default null, p_limit integer default 50,
@@ -244,7 +246,7 @@ begin
       and v_floor is not null, 'scan', v_max_scanned);
 end $$;
 
--- Returns jobs as rows of a list, newest first.
+-- Return jobs as rows of a list, newest first.
 create or replace function holdfast.build_job_rows(p_ids uuid[]) returns jsonb
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
@@ -267,7 +269,7 @@ begin
     ) as f);
 end $$;
 
--- Counts matching jobs: {count, exact}. Stops at p_max_rows. Without a condition, it returns an estimate of the
+-- Count matching jobs: {count, exact}. Stop at p_max_rows. Without a condition, it returns an estimate of the
 -- planner.
 create or replace function holdfast.count_jobs(p_query jsonb default '{}', p_max_rows integer default 10000,
   p_max_scanned integer default 100000)

@@ -6,7 +6,7 @@
 -- one of them was not scanned, and the page ends there. So pages follow each other by id, which is unique, and no job
 -- is skipped or shown twice.
 
--- Compiles a filter into the conditions of search_job_ids. A null output column means no condition.
+-- Compile a filter into the conditions of search_job_ids. A null output column means no condition.
 create or replace function holdfast.compile_search_query(
   p_query jsonb, p_before uuid, out before uuid, out since uuid, out ids uuid[], out not_ids uuid[],
   out owners text[], out not_owners text[], out states text[], out not_states text[], out policies bigint[],
@@ -77,14 +77,14 @@ begin
     or (only_failed and p_query - '{since,until,state}'::text[] = '{}');
 end $$;
 
--- Returns a JSON array of texts as a SQL array; null for any other value.
+-- Return a JSON array of texts as a SQL array; null for any other value.
 create or replace function holdfast.jsonb_array_to_text_array(p_list jsonb) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when jsonb_typeof(p_list) = 'array' then array(select jsonb_array_elements_text(p_list)) end;
 end $$;
 
--- Returns the smallest possible id of a time. Ids start with their time.
+-- Return the smallest possible id of a time. Ids start with their time.
 create or replace function holdfast.build_smallest_id_at(p_time jsonb, p_now timestamptz) returns uuid
 language plpgsql stable set search_path = '' as $$
 declare
@@ -99,7 +99,7 @@ begin
     12, '0') || '00000000000000000000')::uuid;
 end $$;
 
--- Returns the ids of the jobs that the query selects by id, by idempotency key or by the cause of a failed attempt.
+-- Return the ids of the jobs that the query selects by id, by idempotency key or by the cause of a failed attempt.
 -- Null means that the query has no such condition.
 create or replace function holdfast.find_ids_named_by_query(p_query jsonb) returns uuid[]
 language plpgsql stable set search_path = '' as $$
@@ -123,7 +123,7 @@ begin
   return v_ids;
 end $$;
 
--- Returns the values of the search field `state` that match a task with this status.
+-- Return the values of the search field `state` that match a task with this status.
 create or replace function holdfast.list_search_states_of_status(p_status text, p_failures integer) returns text[]
 language sql immutable parallel safe as $$
   select case p_status
@@ -136,7 +136,7 @@ language sql immutable parallel safe as $$
     else array[p_status, 'ended'] end
 $$;
 
--- Returns whether an error has one of the searched types, or contains one of the searched texts.
+-- Return whether an error has one of the searched types, or contains one of the searched texts.
 create or replace function holdfast.error_matches_search(p_error jsonb, p_words text[]) returns boolean
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -145,7 +145,7 @@ begin
       || coalesce(p_error ->> 'message', ''))) > 0);
 end $$;
 
--- Returns the smallest and the largest value that the comparisons allow; null where they have no bound.
+-- Return the smallest and the largest value that the comparisons allow; null where they have no bound.
 create or replace function holdfast.parse_comparison_bounds(p_tests jsonb, out min_value double precision,
   out max_value double precision)
 language plpgsql immutable set search_path = '' as $$
@@ -155,14 +155,14 @@ begin
   into min_value, max_value from jsonb_to_recordset(p_tests) as t (op text, value double precision);
 end $$;
 
--- Returns the elements of a JSON array as a SQL array; null for any other value.
+-- Return the elements of a JSON array as a SQL array; null for any other value.
 create or replace function holdfast.jsonb_array_to_sql_array(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when jsonb_typeof(p_list) = 'array' then array(select jsonb_array_elements(p_list)) end;
 end $$;
 
--- Returns labels {name, values} as objects of one label each, for the containment operator.
+-- Return labels {name, values} as objects of one label each, for the containment operator.
 create or replace function holdfast.build_label_patterns(p_list jsonb) returns jsonb[]
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -170,14 +170,14 @@ begin
     from jsonb_array_elements(p_list) as l, jsonb_array_elements(l -> 'values') as v);
 end $$;
 
--- Returns the names of the labels that are searched without a value.
+-- Return the names of the labels that are searched without a value.
 create or replace function holdfast.list_label_names(p_list jsonb) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
   return (select array_agg(l ->> 'name') from jsonb_array_elements(p_list) as l where not l ? 'values');
 end $$;
 
--- Returns whether each additional list of a repeated search field has at least one element that matches.
+-- Return whether each additional list of a repeated search field has at least one element that matches.
 create or replace function holdfast.matches_repeated_search_fields(
   p_extra jsonb, p_args jsonb[], p_outputs jsonb[], p_labels jsonb) returns boolean
 language plpgsql immutable set search_path = '' as $$
@@ -191,7 +191,7 @@ begin
         or p_labels ?| holdfast.list_label_names(one.value)) is not true);
 end $$;
 
--- Returns one regular expression for each list of words. It matches a text that contains one of the words literally.
+-- Return one regular expression for each list of words. It matches a text that contains one of the words literally.
 create or replace function holdfast.build_word_patterns(p_lists jsonb) returns text[]
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -203,7 +203,7 @@ begin
       group by l.n);
 end $$;
 
--- Returns the text in which words are searched.
+-- Return the text in which words are searched.
 create or replace function holdfast.build_searchable_text(
   p_id uuid, p_type text, p_owner text, p_error jsonb) returns text
 language sql stable parallel safe as $$

@@ -1,6 +1,6 @@
 -- Task types: what workers can run, with a JSON Schema of the arguments, and the validation of arguments.
 
--- Stores the task types of a worker when it starts: [{name, queue, schema, hash, doc, options, version}]. Returns how
+-- Store the task types of a worker when it starts: [{name, queue, schema, hash, doc, options, version}]. Return how
 -- many are new or changed. The option `limit` becomes the limit `task:<name>` when it differs from the value registered
 -- before, so a limit that an operator changed since then stays.
 create or replace function holdfast.register_task_types(p_worker text, p_types jsonb) returns integer
@@ -36,7 +36,7 @@ begin
   return v_count;
 end $$;
 
--- Creates, changes or removes the limits that task types declare.
+-- Create, change or remove the limits that task types declare.
 create or replace function holdfast.apply_declared_limits(p_types jsonb) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -55,7 +55,7 @@ begin
   end loop;
 end $$;
 
--- Lists task types by name. p_after is the last name of the previous page.
+-- List task types by name. p_after is the last name of the previous page.
 create or replace function holdfast.list_task_types(
   p_after text default null, p_limit integer default 1000) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
@@ -64,14 +64,14 @@ begin
     order by t.name limit least(greatest(coalesce(p_limit, 1000), 1), 1000);
 end $$;
 
--- Returns one task type, or null.
+-- Return one task type, or null.
 create or replace function holdfast.get_task_type(p_name text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (select to_jsonb(t) from holdfast.task_types t where t.name = p_name);
 end $$;
 
--- Deletes task types that no worker has registered for p_older_than_s seconds, for example because they were renamed.
+-- Delete task types that no worker has registered for p_older_than_s seconds, for example because they were renamed.
 create or replace function holdfast.delete_unseen_task_types(
   p_older_than_s double precision default 2592000) returns integer
 language plpgsql security definer set search_path = '' as $$
@@ -83,7 +83,7 @@ begin
   return v_count;
 end $$;
 
--- Refuses arguments that do not match the schema of the task type. A type without a schema accepts any arguments.
+-- Refuse arguments that do not match the schema of the task type. A type without a schema accepts any arguments.
 create or replace function holdfast.validate_task_args(p_type text, p_args jsonb) returns void
 language plpgsql stable security definer set search_path = '' as $$
 declare
@@ -100,7 +100,7 @@ begin
   end if;
 end $$;
 
--- Validates the arguments of every task of a job that is being submitted.
+-- Validate the arguments of every task of a job that is being submitted.
 create or replace function holdfast.validate_job_args(p_job jsonb) returns void
 language plpgsql stable set search_path = '' as $$
 begin

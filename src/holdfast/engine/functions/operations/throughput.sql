@@ -1,8 +1,9 @@
 -- Throughput: samples per minute of the tasks that ended, for charts. Samples are stored, so charts survive restarts
 -- and are the same for every reader.
 
--- Builds a histogram: an array of 24 buckets from bucket numbers and counts.
-create or replace function holdfast.build_histogram_from_bucket_counts(p_buckets integer[], p_counts bigint[]) returns bigint[]
+-- Build a histogram: an array of 24 buckets from bucket numbers and count.
+create or replace function holdfast.build_histogram_from_bucket_counts(
+  p_buckets integer[], p_counts bigint[]) returns bigint[]
 language plpgsql immutable set search_path = '' as $$
 declare
   v_all bigint[] := array_fill(0::bigint, array[24]);
@@ -14,7 +15,7 @@ begin
   return v_all;
 end $$;
 
--- Returns the number of the bucket for a duration; each bucket is twice as wide as the previous one, from 1 ms.
+-- Return the number of the bucket for a duration; each bucket is twice as wide as the previous one, from 1 ms.
 create or replace function holdfast.find_histogram_bucket(p_span interval) returns integer
 language sql immutable parallel safe as $$
   select case when p_span is null then null
@@ -23,7 +24,7 @@ language sql immutable parallel safe as $$
       operator(pg_catalog./) 0.6931471805599453)::pg_catalog.int4 operator(pg_catalog.+) 2, 24) end
 $$;
 
--- Returns the duration in seconds below which p_share of the counted values lie; null for an empty histogram.
+-- Return the duration in seconds below which p_share of the counted values lie; null for an empty histogram.
 create or replace function holdfast.compute_histogram_quantile(
   p_counts bigint[], p_share double precision) returns double precision
 language plpgsql immutable set search_path = '' as $$
@@ -44,7 +45,7 @@ begin
   return power(2, 23) / 1000;
 end $$;
 
--- Adds histograms up. p_arrays is a JSON array of histograms.
+-- Add histograms up. p_arrays is a JSON array of histograms.
 create or replace function holdfast.sum_histograms(p_arrays jsonb) returns bigint[]
 language plpgsql immutable set search_path = '' as $$
 begin
@@ -52,7 +53,7 @@ begin
     cross join lateral jsonb_array_elements_text(a.value) with ordinality as u (n, i) group by i order by i);
 end $$;
 
--- Records samples of the minutes that have ended. A second concurrent caller returns at once.
+-- Record samples of the minutes that have ended. A second concurrent caller returns at once.
 create or replace function holdfast.record_throughput_samples(p_now timestamptz) returns integer
 language plpgsql set search_path = '' set jit = off as $$
 declare
@@ -98,7 +99,7 @@ begin
   return v_count;
 end $$;
 
--- Records how many tasks are ready and running in each queue.
+-- Record how many tasks are ready and running in each queue.
 create or replace function holdfast.record_queue_depths(p_at timestamptz) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -108,7 +109,7 @@ begin
   on conflict do nothing;
 end $$;
 
--- Adds the samples of full quarters of an hour up, and deletes samples past their retention.
+-- Add the samples of full quarters of an hour up, and delete samples past their retention.
 create or replace function holdfast.roll_up_throughput_samples(p_from timestamptz, p_until timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare
@@ -128,7 +129,7 @@ begin
   delete from holdfast.queue_depths d where d.at < p_until - interval '26 hours';
 end $$;
 
--- Adds samples of one span up to steps of p_step_s, separately by queue and type (p_by_type) or all together.
+-- Add samples of one span up to steps of p_step_s, separately by queue and type (p_by_type) or all together.
 create or replace function holdfast.sum_throughput_samples(
   p_from timestamptz, p_until timestamptz, p_step_s integer, p_span_s integer, p_queue text, p_type text,
     p_by_type boolean)
@@ -161,7 +162,7 @@ begin
   order by c.at;
 end $$;
 
--- Returns the data of a chart: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50, ...}],
+-- Return the data of a chart: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50, ...}],
 -- depths}.
 create or replace function holdfast.get_throughput_chart(
   p_hours double precision default 1, p_queue text default null, p_type text default null) returns jsonb
@@ -194,7 +195,7 @@ begin
           group by 1) as d));
 end $$;
 
--- Returns, for each queue and task type, the outcomes and durations of the last hours and a trend in twelve steps.
+-- Return, for each queue and task type, the outcomes and durations of the last hours and a trend in twelve steps.
 create or replace function holdfast.get_task_type_stats(p_hours double precision default 24) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare

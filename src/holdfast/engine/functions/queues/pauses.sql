@@ -1,6 +1,6 @@
 -- Pauses with an end.
 
--- Pauses a queue. It resumes automatically at p_until.
+-- Pause a queue. It resumes automatically at p_until.
 create or replace function holdfast.pause_queue_until(
   p_queue text, p_until timestamptz, p_reason text default null, p_by text default null) returns void
 language plpgsql security definer set search_path = '' as $$
@@ -13,7 +13,7 @@ begin
   perform pg_notify('holdfast', 'maintenance');
 end $$;
 
--- Resumes the queues whose pause has ended.
+-- Resume the queues whose pause has ended.
 create or replace function holdfast.resume_expired_pauses(p_now timestamptz) returns void
 language plpgsql set search_path = '' as $$
 declare

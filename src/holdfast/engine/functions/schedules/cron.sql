@@ -86,7 +86,7 @@ end $$;
 
 -- Return the fields of a cron expression as numbers. Days 32 and 33 stand for L and LW; weekdays from 10 on for n#k (10
 -- * k + n) and nL (90 + n).
-create or replace function holdfast.parse_cron(
+create or replace function holdfast.parse_cron_expression(
   p_cron text, out minutes integer[], out hours integer[], out days integer[], out months integer[],
     out weekdays integer[],
   out day_and boolean, out elapsed boolean)
@@ -165,7 +165,7 @@ create or replace function holdfast.list_cron_times_between(p_cron text, p_timez
 returns setof timestamptz
 language plpgsql stable set search_path = '' as $$
 declare
-  v_cron record := holdfast.parse_cron(p_cron);
+  v_cron record := holdfast.parse_cron_expression(p_cron);
   v_low timestamp := p_from at time zone p_timezone;
   v_high timestamp := p_to at time zone p_timezone;
   v_margin interval := case when p_to - p_from > interval '1 day' then interval '26 hours'

@@ -82,7 +82,7 @@ begin
   return v_count;
 end $$;
 
--- Submit the jobs of one locked schedule that are due, and set its next time. Returns the number of jobs. The error of
+-- Submit the jobs of one locked schedule that are due, and set its next time. Return the number of jobs. The error of
 -- a job that cannot be submitted is stored with the schedule, which continues. A job that would have to wait for
 -- another transaction (a unique key) is left for the next call.
 create or replace function holdfast.submit_due_runs(p_schedule holdfast.schedules, p_now timestamptz) returns integer

@@ -1,6 +1,6 @@
 -- Schedules: create, change, list, pause and delete them. scheduled_runs.sql submits their jobs.
 
--- Create or change a schedule. Returns it with `change`: created, changed or unchanged.
+-- Create or change a schedule. Return it with `change`: created, changed or unchanged.
 create or replace function holdfast.put_schedule(
   p_name text, p_job jsonb, p_cron text default null, p_every_s double precision default null,
     p_timezone text default 'UTC',
@@ -223,7 +223,7 @@ begin
     select from pg_policies where schemaname = 'holdfast' and tablename = 'schedules' and policyname = 'own_rows')
   then
     create policy own_rows on holdfast.schedules for select to authenticated
-      using (owner = (select holdfast.current_user_id()));
+      using (owner = (select holdfast.get_user_id_from_jwt_claims()));
   end if;
 end $$;
 

@@ -134,7 +134,7 @@ begin
       coalesce(p_count::text, 'nothing')), 'count');
   end if;
   if p_cron is not null then
-    perform holdfast.parse_cron(p_cron);
+    perform holdfast.parse_cron_expression(p_cron);
     if not exists (select from holdfast.list_cron_times_after(p_cron, 'UTC', holdfast.now(), 1)) then
       perform holdfast.raise_error('HF004', format('The cron expression %s matches no day.',
         quote_literal(left(p_cron, 60))), 'cron');

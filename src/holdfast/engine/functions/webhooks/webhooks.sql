@@ -4,7 +4,7 @@
 -- Without webhooks a job pays nothing: the triggers are created with the first webhook and dropped with the last. They
 -- only insert tasks, in the transaction that ends the job.
 
--- Creates an outbound webhook and returns its id. Raises HF006 when the user already has 20 webhooks.
+-- Create an outbound webhook and return its id. Raise HF006 when the user already has 20 webhooks.
 create or replace function holdfast.create_webhook(
   p_url text, p_events text[], p_secret text, p_types text[] default null, p_owner text default null) returns uuid
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
@@ -32,7 +32,7 @@ begin
   return v_id;
 end $$;
 
--- Lists outbound webhooks without their secrets, newest first. Users see their own webhooks.
+-- List outbound webhooks without their secrets, newest first. Users see their own webhooks.
 create or replace function holdfast.list_webhooks()
 returns table (id uuid, owner text, url text, events text[], types text[], active boolean, created_at timestamptz,
   failing_since timestamptz, failures integer, last_error text, disabled_at timestamptz, disabled_reason text)
@@ -47,7 +47,7 @@ begin
   where v_user is null or w.owner = v_user order by w.id desc limit 1000;
 end $$;
 
--- Deletes an outbound webhook. Returns false when it does not exist.
+-- Delete an outbound webhook. Return false when it does not exist.
 create or replace function holdfast.delete_webhook(p_id uuid) returns boolean
 language plpgsql security definer set search_path = '' set lock_timeout = '5s' as $$
 declare
@@ -62,7 +62,7 @@ begin
   return true;
 end $$;
 
--- Enables a webhook, which clears its failures, or disables it. Returns false when it does not exist.
+-- Enable a webhook, which clears its failures, or disable it. Return false when it does not exist.
 create or replace function holdfast.set_webhook_active(p_id uuid, p_enabled boolean, p_reason text default null)
   returns boolean
 language plpgsql security definer set search_path = '' as $$
@@ -78,8 +78,8 @@ begin
   return found;
 end $$;
 
--- Records the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times
--- in a row, or whose endpoint returned 410 Gone, is disabled. A success after a success writes nothing. Returns
+-- Record the result of a delivery; a success has no p_error. A webhook that has failed for three days and twenty times
+-- in a row, or whose endpoint returned 410 Gone, is disabled. A success after a success writes nothing. Return
 -- true when this call disabled the webhook.
 create or replace function holdfast.record_webhook_result(
   p_id uuid, p_error text default null, p_gone boolean default false) returns boolean
@@ -108,7 +108,7 @@ begin
   return true;
 end $$;
 
--- Enqueues artifact.expiring events for files that expire within a day, and returns the number of files. A webhook
+-- Enqueue artifact.expiring events for files that expire within a day, and return the number of files. A webhook
 -- that fails because of its data does not stop the others.
 create or replace function holdfast.tick_webhooks(p_limit integer default 1000) returns integer
 language plpgsql set search_path = '' as $$
@@ -122,7 +122,7 @@ begin
       where w.active and 'artifact.expiring' = any (w.events) and w.id <> all (v_paused) order by w.id), v_now);
 end $$;
 
--- Enqueues one artifact.expiring event per job for files that expire within a day, for these webhooks. Returns the
+-- Enqueue one artifact.expiring event per job for files that expire within a day, for these webhooks. Return the
 -- number of files. A file that lives for less than a day gets no event.
 create or replace function holdfast.enqueue_expiry_events(p_webhooks uuid[], p_now timestamptz, p_limit integer)
   returns integer
@@ -161,14 +161,14 @@ begin
   return v_count;
 end $$;
 
--- Returns the URL and the signing secret of a webhook; no row when it was deleted or disabled.
+-- Return the URL and the signing secret of a webhook; no row when it was deleted or disabled.
 create or replace function holdfast.find_webhook_url_and_secret(p_id uuid) returns table (url text, secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select w.url, w.secret from holdfast.webhooks w where w.id = p_id and w.active;
 end $$;
 
--- Creates or drops the triggers that enqueue deliveries.
+-- Create or drop the triggers that enqueue deliveries.
 create or replace function holdfast.set_webhook_triggers(p_enabled boolean) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -192,7 +192,7 @@ begin
   end if;
 end $$;
 
--- Enqueues a delivery for every active webhook that subscribes to the event.
+-- Enqueue a delivery for every active webhook that subscribes to the event.
 create or replace function holdfast.enqueue_webhook_deliveries(
   p_event text, p_type text, p_owner text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
@@ -201,7 +201,7 @@ begin
   from holdfast.list_subscribed_webhooks(p_event, p_type, p_owner) as w;
 end $$;
 
--- Enqueues the same deliveries one by one. A delivery that cannot be enqueued is recorded as a problem, because it must
+-- Enqueue the same deliveries one by one. A delivery that cannot be enqueued is recorded as a problem, because it must
 -- not undo the end of the job.
 create or replace function holdfast.enqueue_webhook_deliveries_one_by_one(
   p_event text, p_type text, p_owner text, p_body jsonb) returns void
@@ -221,7 +221,7 @@ begin
   end loop;
 end $$;
 
--- Lists the active webhooks that subscribe to the event.
+-- List the active webhooks that subscribe to the event.
 create or replace function holdfast.list_subscribed_webhooks(p_event text, p_type text, p_owner text)
   returns setof uuid
 language plpgsql stable set search_path = '' as $$
@@ -231,7 +231,7 @@ begin
     and (w.types is null or p_type = any (w.types)) and p_type is distinct from 'holdfast.webhook' order by w.id;
 end $$;
 
--- Submits the job that delivers one event to one webhook.
+-- Submit the job that delivers one event to one webhook.
 create or replace function holdfast.enqueue_webhook_delivery(p_id uuid, p_event text, p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -241,7 +241,7 @@ begin
       'delivery', holdfast.new_id(), 'body', p_body)));
 end $$;
 
--- Enqueues webhook deliveries for jobs of one task that ended (trigger on history).
+-- Enqueue webhook deliveries for jobs of one task that ended (trigger on history).
 create or replace function holdfast.enqueue_webhooks_for_tasks() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -261,7 +261,7 @@ begin
   return null;
 end $$;
 
--- Enqueues webhook deliveries for a job of several tasks that ended (trigger on jobs).
+-- Enqueue webhook deliveries for a job of several tasks that ended (trigger on jobs).
 create or replace function holdfast.enqueue_webhooks_for_job() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -279,7 +279,7 @@ begin
   return null;
 end $$;
 
--- Enqueues webhook deliveries for a batch that completed (trigger on batches).
+-- Enqueue webhook deliveries for a batch that completed (trigger on batches).
 create or replace function holdfast.enqueue_webhooks_for_batch() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
@@ -297,7 +297,7 @@ begin
   return null;
 end $$;
 
--- Creates or replaces an inbound webhook.
+-- Create or replace an inbound webhook.
 create or replace function holdfast.put_inbound_webhook(
   p_name text, p_type text, p_queue text, p_owner text, p_secret text) returns void
 language plpgsql security definer set search_path = '' as $$
@@ -309,24 +309,24 @@ begin
     secret = excluded.secret;
 end $$;
 
--- Returns the job type, queue, owner and secret of an inbound webhook, or no row.
-create or replace function holdfast.get_inbound_webhook(p_name text) returns table (job_type text, queue text, owner text,
-  secret text)
+-- Return the job type, queue, owner and secret of an inbound webhook, or no row.
+create or replace function holdfast.get_inbound_webhook(p_name text)
+returns table (job_type text, queue text, owner text, secret text)
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return query select h.job_type, h.queue, h.owner, h.secret from holdfast.inbound_webhooks h where h.name = p_name;
 end $$;
 
--- Lists inbound webhooks by name, without their secrets.
+-- List inbound webhooks by name, without their secrets.
 create or replace function holdfast.list_inbound_webhooks() returns table (name text, type text, queue text,
   owner text, created_at timestamptz)
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select h.name, h.job_type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h order by h.name
-    limit 1000;
+  return query select h.name, h.job_type, h.queue, h.owner, h.created_at from holdfast.inbound_webhooks h
+    order by h.name limit 1000;
 end $$;
 
--- Deletes an inbound webhook. Returns false when it does not exist.
+-- Delete an inbound webhook. Return false when it does not exist.
 create or replace function holdfast.delete_inbound_webhook(p_name text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin

@@ -15,8 +15,8 @@ from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
 
-MAX_HEARTBEAT_AGE_S = 40 * 86400
-MESSAGES_BY_WORKER_COMMAND = {
+MAX_LISTED_WORKER_AGE_S = 40 * 86400
+CONFIRMATIONS_BY_WORKER_COMMAND = {
     "drain": "Drain requested.",
     "stop": "Stop requested.",
     "none": "The pending command was withdrawn.",
@@ -55,7 +55,7 @@ def _flatten_worker_report(row: Mapping[str, Any]) -> dict[str, Any]:
 @register_page("/worker", "system.view")
 async def show_worker(request: PageRequest) -> DashboardPage:
     name = request.query.get("name", "")
-    workers = await engine_workers.list_workers(request.connection, within_s=MAX_HEARTBEAT_AGE_S)
+    workers = await engine_workers.list_workers(request.connection, within_s=MAX_LISTED_WORKER_AGE_S)
     row = next((worker for worker in workers if worker["name"] == name), None)
     if row is None:
         raise HTTPException(404, f"Worker {name} does not exist.")
@@ -78,7 +78,7 @@ async def send_worker_command(action: ActionRequest) -> tuple[str, str]:
     name, command = action.get_required_text("name"), action.get_required_text("command")
     is_alive = await leases.set_worker_command(action.connection, name, _parse_worker_command(command))
     await action.record_audit(f"worker.{command}", name, live=is_alive, reason=action.get_text("reason"))
-    message = MESSAGES_BY_WORKER_COMMAND[command] + (
+    message = CONFIRMATIONS_BY_WORKER_COMMAND[command] + (
         "" if is_alive else " The worker sends no heartbeats at the moment."
     )
     return build_dashboard_url("/worker", name=name), message
