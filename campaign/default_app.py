@@ -6,35 +6,36 @@ import asyncio
 import time
 from datetime import timedelta
 
-from campaign.app import LEASE, record_execution
+from campaign.app import LEASE_DURATION, record_execution
 from holdfast import Call, Ctx, RetryPolicy, task
 
+RETRY_AT_ONCE = RetryPolicy(retries=1000, base=timedelta(0), cap=timedelta(0))
 PROCESS_TASK_SHARE = 10  # one task in ten runs in a child process
 THREAD_TASK_SHARE = 5  # one task in five is a plain function
 
 
-@task(queue="recovery", lease=LEASE)
+@task(queue="recovery", lease=LEASE_DURATION)
 async def run_on_loop(ctx: Ctx, number: int, ms: int) -> int:
     with record_execution(ctx):
         await asyncio.sleep(ms / 1000)
     return number
 
 
-@task(queue="recovery", lease=LEASE)
+@task(queue="recovery", lease=LEASE_DURATION)
 def run_in_thread(ctx: Ctx, number: int, ms: int) -> int:
     with record_execution(ctx):
         time.sleep(ms / 1000)
     return number
 
 
-@task(queue="recovery", lease=LEASE, process=True)
+@task(queue="recovery", lease=LEASE_DURATION, process=True)
 async def run_in_child_process(ctx: Ctx, number: int, ms: int) -> int:
     with record_execution(ctx):
         await asyncio.sleep(ms / 1000)
     return number
 
 
-@task(queue="recovery", lease=LEASE, retry=RetryPolicy(retries=1000, base=timedelta(0), cap=timedelta(0)))
+@task(queue="recovery", lease=LEASE_DURATION, retry=RETRY_AT_ONCE)
 async def fail_until(ctx: Ctx, attempt: int) -> int:
     """Fail until this attempt. Retries start at once."""
     if ctx.attempt < attempt:

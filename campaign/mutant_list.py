@@ -39,6 +39,7 @@ FINISH_TESTS = "tests/engine/test_finish.py"
 DEPENDENCY_TESTS = "tests/engine/test_dependencies.py"
 ACCESS_TESTS = "tests/engine/test_access.py"
 PIPELINING_TESTS = "tests/worker/test_fetcher_pipelining.py"
+HEARTBEAT_PROCESS_TESTS = "tests/worker/test_heartbeat_process.py"
 
 MUTANTS = [
     mutate_sql("finish-without-nonce", "leases/finish",
@@ -111,6 +112,20 @@ MUTANTS = [
     mutate_python("dead-heartbeat-is-not-replaced", "worker/heartbeat",
         '                telemetry.emit("worker.heartbeat_replaced", worker=self._worker)\n                self._start_process()\n', "",
         "tests/worker/test_heartbeat.py"),
+    mutate_python("silent-heartbeat-is-kept", "worker/heartbeat", "        if self.link.must_be_replaced():\n", "        if False:\n",
+        HEARTBEAT_PROCESS_TESTS),
+    mutate_python("task-starts-without-heartbeat", "worker/fetcher", "not await self.heartbeat_link.wait_for_answer()", "self.heartbeat_link.is_silent",
+        HEARTBEAT_PROCESS_TESTS),
+    mutate_python("frames-name-tasks-only", "worker/heartbeat_protocol",
+        "    return LEASE_KEY_STRUCT.pack(lease.id.bytes, lease.nonce, lease.attempt)\n", "    return LEASE_KEY_STRUCT.pack(lease.id.bytes, 0, 0)\n",
+        "tests/worker/test_heartbeat_leases.py"),
+    mutate_python("processes-outlive-their-worker", "worker/heartbeat_process", "await end_process_groups(self._children)", "pass",
+        HEARTBEAT_PROCESS_TESTS),
+    mutate_python("worker-death-is-charged", "worker/lease_return", 'return _build_outcome(key, "lost", {"message": message, "suspect": True})',
+        'return _build_outcome(key, "crash", {"message": message})', HEARTBEAT_PROCESS_TESTS, "tests/worker/test_heartbeat_leases.py"),
+    mutate_python("lost-claim-released-once", "worker/lost_claims", "if nonce in released or now >=", "if True or now >=", "tests/worker/test_lost_responses.py"),
+    mutate_sql("lost-claim-of-another-worker", "leases/leases", "where w.name = p_worker and t.status = 'running' and t.nonce = any (p_claim_nonces);",
+        "where t.status = 'running' and t.nonce = any (p_claim_nonces);", "tests/worker/test_lost_responses.py"),
     mutate_python("lost-message-goes-on", "worker/messages/visibility",
         "loop.call_soon_threadsafe(runner.cancel, reason)", "pass", "tests/worker/test_consumers.py"),
     mutate_python("drop-does-not-wait-for-a-renewal", "worker/messages/renewal",

@@ -34,7 +34,9 @@ async def _kill_workers(env: FaultEnvironment, dose: FaultDose, *, with_children
     await _start_workers(env)
     async with submit_load(env, dose.tasks, MAX_TASK_MS, default_app.build_call):
         for _ in env.iterate_faults(dose.faults):
-            await asyncio.sleep(env.random.uniform(0.0, 0.5))
+            # Starting a worker and its processes takes seconds of processor time. Without a pause the run
+            # would measure how long starts queue on this machine.
+            await asyncio.sleep(env.random.uniform(1.0, 6.0))
             env.kill_worker(await env.pick_busy_worker(), with_children=with_children)
             await env.start_worker()
     await env.wait_until_drained(300)
