@@ -22,7 +22,8 @@ async def claim_twice(conn: Connection) -> tuple[LeasedTask, LeasedTask]:
 async def test_two_leases_of_one_task_in_one_heartbeat(conn: Connection) -> None:
     old, new = await claim_twice(conn)
     response = await leases.heartbeat_tasks(conn, worker="hand", held=[old, new])
-    assert (response.lost, response.cancelled) == ({old.lease}, frozenset())
+    assert response.lost == {old.lease}
+    assert not response.cancelled
 
 
 async def test_progress_is_saved_for_the_current_lease(conn: Connection) -> None:
@@ -37,4 +38,5 @@ async def test_only_the_last_attempt_of_a_cancelled_task_is_cancelled(conn: Conn
     old, new = await claim_twice(conn)
     await jobs.cancel_job(conn, new.id)
     response = await leases.heartbeat_tasks(conn, worker="hand", held=[old, new])
-    assert (response.lost, response.cancelled) == ({old.lease, new.lease}, {new.lease})
+    assert response.lost == {old.lease, new.lease}
+    assert response.cancelled == {new.lease}

@@ -177,7 +177,7 @@ async def test_process_groups_of_children_end_before_the_leases_return(
     worker.send_signal(signal.SIGKILL)
 
     async def is_returned() -> bool:
-        return (await read_task(conn, job))["status"] == "ready"
+        return bool((await read_task(conn, job))["status"] == "ready")
 
     await wait_until(is_returned, within=SOON)
     assert not is_running(int(child))

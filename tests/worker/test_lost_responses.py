@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -123,7 +124,8 @@ async def test_release_is_repeated_with_growing_pauses_until_the_lease_has_ended
     conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(lost_claims.time, "monotonic", lambda: now)
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("holdfast.worker.lost_claims.time", clock)
     claims = LostClaims("hand")
     claims.add_claim(7, now)
     pauses: list[float] = []
