@@ -116,8 +116,9 @@ async def test_tasks_of_a_killed_worker_are_released_before_their_leases_end(
     [seen] = await engine_workers.list_workers(conn)
     assert seen["state"] == "lost"
     assert seen["queues"] != []
-    rows = await conn.fetchrow("select crashes, suspect, losses from holdfast.tasks where id = $1", job.id)
-    assert tuple(rows) == (0, True, 1)  # nobody is charged; it may have been the cause, so it runs alone next
+    query = "select (crashes, suspect, losses) from holdfast.tasks where id = $1"
+    # Nobody is charged. The task may have been the cause, so it runs alone the next time.
+    assert await conn.fetchval(query, job.id) == (0, True, 1)
     await hard.start()
     await wait_until(lambda: hard.has_recorded("began", "gate", 2), within=SOON)
     hard.open_gate("gate")
@@ -197,6 +198,10 @@ async def test_child_process_crash_is_recorded_with_its_last_output(
     assert await neighbour.result(within=SOON) == "attempt 1"
 
 
+def have_begun(hard: WorkerProcesses, *, attempt: int) -> bool:
+    return all(hard.has_recorded("began", f"gate{number}", attempt) for number in range(3))
+
+
 @pytest.mark.parametrize("how", ["kill", "segv", "exit", "deep"])
 async def test_task_that_killed_its_worker_is_charged_in_child_processes_only(
     hard: WorkerProcesses, client: Client, conn: Connection, how: str
@@ -204,8 +209,7 @@ async def test_task_that_killed_its_worker_is_charged_in_child_processes_only(
     """The death of the shared process is charged to nobody. Alone in children, the culprit shows itself."""
     victim = await hard.start()
     neighbours = [await client.submit(app.patient(f"gate{number}")) for number in range(3)]
-    for number in range(3):
-        await wait_until(lambda n=number: hard.has_recorded("began", f"gate{n}", 1), within=SOON)
+    await wait_until(lambda: have_begun(hard, attempt=1), within=SOON)
     killer = await client.submit(app.dies(how))
     assert await asyncio.wait_for(victim.wait(), 60) != 0
     survivor = await hard.start()
@@ -214,8 +218,8 @@ async def test_task_that_killed_its_worker_is_charged_in_child_processes_only(
     assert "The child process that ran the task" in rows["error"]
     assert await list_outcomes(conn, killer) == ["lost", "crashed", "crashed", "crashed"]
     assert survivor.returncode is None
-    for number in range(3):  # all at the same time, each in a child of its own
-        await wait_until(lambda n=number: hard.has_recorded("began", f"gate{n}", 2), within=SOON)
+    # All at the same time, each in a child of its own.
+    await wait_until(lambda: have_begun(hard, attempt=2), within=SOON)
     assert len({line[0] for line in hard.read_record_lines() if line[3] == "2"} - {str(survivor.pid)}) >= 3
     for number in range(3):
         hard.open_gate(f"gate{number}")

@@ -51,15 +51,19 @@ class LeaseGuardProcess:
         self._poller.register(connection, select.POLLIN)
 
     def run(self) -> None:
-        while True:
-            for descriptor, _ in self._poller.poll(self._compute_pause_ms()):
-                if descriptor != self._connection.fileno():
-                    self._end_child(self._pids_by_pidfd[descriptor])
-                elif not self._read_commands():
-                    for pid in list(self._children):
-                        self._end_child(pid)
-                    return
+        """Watch until the worker closes its end of the socket, as it does when it dies."""
+        worker_is_alive = True
+        while worker_is_alive:
+            descriptors = {descriptor for descriptor, _ in self._poller.poll(self._compute_pause_ms())}
+            has_commands = self._connection.fileno() in descriptors
+            # Commands come last: they may close descriptors that are in this list, and open others.
+            for descriptor in descriptors - {self._connection.fileno()}:
+                self._end_child(self._pids_by_pidfd[descriptor])
+            if has_commands:
+                worker_is_alive = self._read_commands()
             self._end_expired_children()
+        for pid in list(self._children):
+            self._end_child(pid)
 
     def _compute_pause_ms(self) -> int | None:
         deadline = min((self._read_deadline(child) for child in self._children.values()), default=math.inf)
