@@ -19,6 +19,7 @@ class WorkerMonitor:
     def __init__(self, pid: int, on_end: Callable[[], None]) -> None:
         self.pid = pid
         self._on_end = on_end
+        self._was_reported_dead = False
         self._descriptor: int | None = None  # readable when the process has ended
         with contextlib.suppress(OSError, AttributeError):
             self._descriptor = os.pidfd_open(pid)
@@ -27,7 +28,13 @@ class WorkerMonitor:
     def _handle_end(self) -> None:
         if self._descriptor is not None:
             asyncio.get_running_loop().remove_reader(self._descriptor)
+        self._was_reported_dead = True
         self._on_end()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the worker has ended. Costs nothing where the system reports it: called all the time."""
+        return self.is_dead if self._descriptor is None else self._was_reported_dead
 
     @property
     def is_dead(self) -> bool:
