@@ -192,7 +192,8 @@ class Settings:
         "", "Set the private networks or hosts, comma-separated, that webhooks may call (default: none)"
     )
     systems_schema: str = define_setting(
-        "public", "Set the database schema for the tables of the ready-made systems (default: public)"
+        "public",
+        "Set the database schema for the tables of the bundled applications (systems) (default: public)",
     )
     template_folder: Path | None = define_setting(
         None, "Set the folder of your own templates for exported documents (default: none)"
@@ -341,7 +342,7 @@ def _convert_setting_value(name: str, kind: str, raw: object) -> object:
     except ValueError as error:
         shown = MASK_TEXT if kind == "Secret" else repr(raw)
         raise SettingsError(
-            f"The setting {name} has the wrong value {shown}: {error}.", field=name
+            f"The setting {name} has the invalid value {shown}: {error}.", field=name
         ) from error
 
 

@@ -89,7 +89,7 @@ async def test_a_job_of_another_user_looks_like_a_missing_job(api: httpx.AsyncCl
         foreign = await api.request(method, f"/api/jobs/{own}{path}", headers=BOB)
         absent = await api.request(method, f"/api/jobs/{missing}{path}", headers=BOB)
         assert foreign.status_code == absent.status_code == 404, path
-        assert foreign.content == absent.content
+        assert foreign.text.replace(own, "ID") == absent.text.replace(missing, "ID")
         assert dict(foreign.headers) == dict(absent.headers)
 
 

@@ -100,7 +100,7 @@ def test_same_key_returns_the_same_job(shell: Shell) -> None:
         (["t", "[1]"], "JSON object"),
         (["t", "{"], "not valid JSON"),
         (["t", "a:=nope"], "not valid JSON"),
-        (["t", "--delay", "1s", "--at", "2030-01-01"], "exclude each other"),
+        (["t", "--delay", "1s", "--at", "2030-01-01"], "not both"),
         (["t", "--priority", "1000"], "range"),
         (["", "a=1"], "type"),
         (["x" * 300], "type"),
@@ -201,7 +201,7 @@ def test_retry_keeps_the_job_and_rerun_submits_a_new_one(shell: Shell) -> None:
     assert printed["args"] == {"n": 1}
     shell("job", "retry", shell("job", "rerun", job_id).strip(), code=4)
     fresh = submit_job(shell, "t")
-    assert "nothing to retry" in shell("job", "retry", fresh, code=4)
+    assert "can be retried" in shell("job", "retry", fresh, code=4)
 
 
 def test_graph_is_retried_from_one_task_and_rerun_with_changes(shell: Shell) -> None:
@@ -293,7 +293,7 @@ def test_search_starts_a_bulk_action(shell: Shell) -> None:
     assert shell.json("bulk", "undo", bulk["id"], "--yes")[0]["undone"] == 3
     assert {row["state"] for row in shell.json("job", "list")} == {"cancelled"}
     assert len(ids) == 3
-    assert "No job matches" in shell("job", "cancel", "--search", "task:nobody", "--yes", code=3)
+    assert "No job that matches" in shell("job", "cancel", "--search", "task:nobody", "--yes", code=3)
 
 
 def test_job_with_5000_tasks_is_shortened(shell: Shell) -> None:

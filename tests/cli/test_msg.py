@@ -88,11 +88,12 @@ def test_delete_needs_confirmation(shell: Shell) -> None:
 
 def test_missing_ids_are_exit_code_3_and_the_others_are_archived(shell: Shell) -> None:
     shell("msg", "send", "q", "1")
-    assert "Not in queue q: 7, 9. The others were archived." in shell(
+    assert "These messages are not in queue 'q': 7, 9. The others were archived." in shell(
         "msg", "archive", "q", "9", "1", "7", code=3
     )
     assert bodies(shell, "--archive") == [1]
-    assert "Not in the archive of queue q: 5" in shell("msg", "requeue", "q", "5", "--archive", code=3)
+    error = shell("msg", "requeue", "q", "5", "--archive", code=3)
+    assert "These messages are not in the archive of queue 'q': 5" in error
 
 
 def test_peek_shows_the_error_of_a_failed_message(shell: Shell, url: Secret) -> None:
@@ -150,7 +151,7 @@ def test_missing_queue_is_exit_code_3(shell: Shell, words: list[str]) -> None:
         (["send", "q", "a:=x"], "The value of a is not valid JSON"),
         (["send", "q", "a=1", "b"], "'b' is not a name and a value"),
         (["send", "q", "1", "--delay", "-5s"], "write a number and a unit"),
-        (["send", "q", "1", "--delay", "1s", "--at", "2030-01-01"], "exclude each other"),
+        (["send", "q", "1", "--delay", "1s", "--at", "2030-01-01"], "not both"),
         (["send", "q", "1", "--at", "tomorrow"], "2026-05-01"),
         (["read", "q", "-n", "0"], "0 is not in the range"),
         (["read", "q", "--vt", "99999999999d"], "--vt"),

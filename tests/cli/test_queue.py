@@ -76,7 +76,7 @@ def test_missing_queue_is_exit_code_3(shell: Shell, words: list[str]) -> None:
     [
         (["create", "a;b"], "not allowed"),
         (["create", "x" * 48], "47 bytes"),
-        (["create", "q", "--unlogged", "--partition", "100"], "exclude each other"),
+        (["create", "q", "--unlogged", "--partition", "100"], "not both"),
         (["create", "q", "--partition", "100"], "pg_partman is required"),
         (["policy", "q", "--vt", "soon"], "write a number and a unit"),
         (["policy", "q", "--max-reads", "0"], "max_reads must be"),

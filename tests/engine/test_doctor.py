@@ -49,6 +49,7 @@ async def test_no_problems(examine: DoctorRunner) -> None:
         "snapshots",
         "autovacuum",
         "connections",
+        "maintenance",
         "storage",
     ]
     # The server of the tests runs without fsync for speed, and that is what doctor must not let pass.
@@ -88,7 +89,9 @@ async def test_durability(options: dict[str, str], level: str, words: str, safe_
         "durability"
     ]
     assert bool(findings["durability"].fix) is (level != "ok")
-    assert findings["schema"] == DoctorFinding("schema", "fail", "not installed", "Run: holdfast migrate")
+    assert findings["schema"] == DoctorFinding(
+        "schema", "fail", "the schema is not installed", "Run: holdfast migrate"
+    )
 
 
 @pytest.mark.slow
@@ -169,7 +172,7 @@ async def test_an_extension_of_somebody_else(empty_url: Secret, settings: Settin
     findings = {
         finding.check: finding for finding in await doctor.run_doctor_checks(empty_url, settings, files=files)
     }
-    assert findings["extensions"].text == "message queues come from pgmq, not from Holdfast"
+    assert findings["extensions"].text == "pgmq provides the message queues, not Holdfast"
     assert findings["schema"].level == "ok"
     async with open_connection(empty_url, settings) as connection:
         assert await connection.fetchval("select count(*) from pg_proc where proname = 'ours'") == 0

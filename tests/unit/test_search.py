@@ -74,8 +74,8 @@ def test_a_url_is_a_word() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nosuch:1", "no search field 'nosuch'"),
-        ("state:great", "no state 'great'"),
+        ("nosuch:1", "Search field 'nosuch' does not exist"),
+        ("state:great", "State 'great' does not exist"),
         ("job:12", "not an id"),
         ("wait:soon", "wait:>1m"),
         ("attempt:>x", "attempt:>3"),

@@ -43,8 +43,8 @@ SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by 
     "systems",
     multiple=True,
     metavar="NAME",
-    help="Serve a ready-made system too, such as exports or reports. Repeat the option to serve "
-    "several systems. Default: none.",
+    help="Serve this bundled application (system) too, such as exports or reports. Repeat the option "
+    "to serve several systems. Default: none.",
 )
 @click.option(
     "--no-dashboard",
@@ -87,7 +87,7 @@ def check_server_extra(feature: str = "The HTTP API", extra: str = "server") -> 
 
 @dataclass(frozen=True)
 class ApiServerComponents:
-    """The application, the ready-made systems and the dashboard that `holdfast api` serves."""
+    """The application, the bundled applications (systems) and the dashboard that `holdfast api` serves."""
 
     app: app_loader.LoadedApp
     systems: tuple[ModuleType, ...] = ()
@@ -102,7 +102,7 @@ class ApiServerComponents:
 
 
 def import_system(name: str) -> ModuleType:
-    """Import the module of a ready-made system, such as `exports`."""
+    """Import the module of a bundled application (system), such as `exports`."""
     try:
         return importlib.import_module(f"{SYSTEMS_PACKAGE}.{name}")
     except ImportError as error:

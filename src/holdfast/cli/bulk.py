@@ -254,7 +254,8 @@ async def start_bulk_action(
     """Start a bulk action on the jobs that match a search, after the user confirms. Return the exit code."""
     count = await bulk_actions.preview_bulk_action(connection, verb, query)
     if not count.count:
-        raise NotFoundError(f"No job matches {query.text!r} that you can {verb}.")
+        done = "retried" if verb == "retry" else "cancelled"
+        raise NotFoundError(f"No job that matches {query.text!r} can be {done}.")
     noun = "job matches" if count.count == 1 else "jobs match"
     consequence = f"{count} {noun} {query.text!r}; this will {verb} {'it' if count.count == 1 else 'them'}."
     if not session.confirm(consequence, yes=options["yes"], dry_run=options["dry_run"]):

@@ -109,12 +109,14 @@ def resume_schedule(session: CliSession, name: str) -> None:
 @cron_command.command("preview")
 @click.argument("name", required=False)
 @click.option(
-    "--cron", "expression", help="Print the next times of this cron expression instead of a stored schedule."
+    "--cron",
+    "expression",
+    help="Print the next times of this cron expression instead of those of a stored schedule.",
 )
 @click.option(
     "--every",
     type=DURATION,
-    help="Print the next times of this interval, such as 90s or 6h, instead of a stored schedule.",
+    help="Print the next times of this interval, such as 90s or 6h, instead of those of a stored schedule.",
 )
 @click.option(
     "--timezone",

@@ -35,7 +35,8 @@ def file_command() -> None:
 )
 @click.option("--owner", help="List only files of this owner. Default: files of all owners.")
 @click.option(
-    "--kind", help="List only files of this kind, a word that the upload sets. Default: files of all kinds."
+    "--kind",
+    help="List only files of this kind, a word chosen when the file was saved. Default: files of all kinds.",
 )
 @click.option("--name", help="List only files with exactly this name. Default: files of any name.")
 @json_option

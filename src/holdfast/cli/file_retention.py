@@ -71,18 +71,18 @@ async def _sweep_orphans(client: Client, *, delete: bool) -> int:
     "--bytes",
     "size",
     metavar="N|none",
-    help="Limit the total size of the owner's files in bytes, such as 100M; none removes the "
-    "limit. Default: unchanged.",
+    help="Limit the total size of the owner's files in bytes, such as 100M, or remove the "
+    "limit with `none`. Default: unchanged.",
 )
 @click.option(
     "--files",
     metavar="N|none",
-    help="Limit the number of the owner's files; none removes the limit. Default: unchanged.",
+    help="Limit the number of the owner's files, or remove the limit with `none`. Default: unchanged.",
 )
 @click.option(
     "--operations",
     metavar="N|none",
-    help="Limit the number of the owner's jobs per day; none removes the limit. Default: unchanged.",
+    help="Limit the number of the owner's jobs per day, or remove the limit with `none`. Default: unchanged.",
 )
 @json_option
 @pass_session

@@ -140,7 +140,7 @@ def _print_retried_jobs(session: CliSession, results: list[dict[str, Any]]) -> N
         session.output.print_line(f"Job {result['id']}: {tasks} will run again.")
     if not any(result["restarted"] for result in results):
         raise ConflictError(
-            "There was nothing to retry.",
+            "No task of these jobs can be retried.",
             fix="Only failed and cancelled tasks can be retried; `holdfast job rerun` submits a copy of "
             "any job.",
         )

@@ -54,10 +54,16 @@ class JobToolParameters(msgspec.Struct, forbid_unknown_fields=True):
 
 class ErrorToolParameters(msgspec.Struct, forbid_unknown_fields=True):
     hours: Annotated[
-        float, Meta(gt=0, le=720, description="Return causes seen within this many hours before now.")
+        float,
+        Meta(
+            gt=0,
+            le=720,
+            description="Return error groups with a failed attempt within this many hours before now.",
+        ),
     ] = 24.0
     limit: Annotated[
-        int, Meta(ge=1, le=100, description="Return at most this many causes, most recently seen first.")
+        int,
+        Meta(ge=1, le=100, description="Return at most this many error groups, most recent failure first."),
     ] = 20
 
 
@@ -204,8 +210,8 @@ MCP_TOOLS = [
     ),
     McpTool(
         "list_errors",
-        "List failed attempts grouped by cause, with counts and the first and last time, most recently seen "
-        "first.",
+        "List error groups (failed attempts with the same cause), with counts and the first and last time, "
+        "most recent failure first.",
         ErrorToolParameters,
         _list_errors,
     ),

@@ -76,7 +76,7 @@ def send_messages(session: CliSession, /, queue: str, body: tuple[str, ...], **o
     delay: timedelta | None = options["delay"]
     at: datetime | None = options["at"]
     if delay is not None and at is not None:
-        raise click.UsageError("--delay and --at exclude each other.")
+        raise click.UsageError("Use either --delay or --at, not both.")
     if options["lines"] == bool(body):
         raise click.UsageError("Give either a BODY, or --lines with the bodies on standard input.")
     bodies = _read_message_bodies() if options["lines"] else [parameters.parse_json_or_pairs(body)]
@@ -242,8 +242,8 @@ def _apply_to_messages(
     if missing:
         listed = ", ".join(str(message_id) for message_id in missing)
         raise NotFoundError(
-            f"Not in queue {queue}: {listed}. The others were {done}.",
-            fix=f"See `holdfast msg peek {queue}`. A receipt is void after its visibility timeout.",
+            f"These messages are not in queue {queue!r}: {listed}. The others were {done}.",
+            fix=f"See `holdfast msg peek {queue}`. A receipt is valid until its message is read again.",
         )
 
 
@@ -339,4 +339,4 @@ def requeue_messages(
     if missing:
         place = "archive" if archive else "dead letters"
         listed = ", ".join(str(message_id) for message_id in missing)
-        raise NotFoundError(f"Not in the {place} of queue {queue}: {listed}.")
+        raise NotFoundError(f"These messages are not in the {place} of queue {queue!r}: {listed}.")

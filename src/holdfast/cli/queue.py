@@ -172,7 +172,7 @@ def create_message_queue(
 ) -> None:
     """Create a message queue. An existing queue is not changed."""
     if partition and unlogged:
-        raise click.UsageError("--unlogged and --partition exclude each other.")
+        raise click.UsageError("Use either --unlogged or --partition, not both.")
 
     async def create_if_missing() -> None:
         async with session.client() as client:

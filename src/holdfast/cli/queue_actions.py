@@ -34,7 +34,7 @@ async def _refuse_message_queue(connection: Connection, name: str) -> None:
     has_tasks = await engine_queues.list_task_queues(connection, name, max_rows=1)
     if not has_tasks and await queues.message_queue_exists(connection, name):
         raise RefusedError(
-            f"{name} is a message queue, and this command applies to queues of tasks.",
+            f"{name} is a message queue, but this command applies to task queues.",
             fix="To stop the consumers of its messages, run `holdfast workers drain`.",
         )
 

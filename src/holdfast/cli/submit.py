@@ -107,7 +107,7 @@ def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **o
     if options["on_conflict"] == "fail" and not (options["key"] or options["unique_key"]):
         raise click.UsageError("--on-conflict needs --key or --unique-key.")
     if options["delay"] is not None and options["at"] is not None:
-        raise click.UsageError("--delay and --at exclude each other.")
+        raise click.UsageError("Use either --delay or --at, not both.")
     arguments: Any = parameters.parse_json_or_pairs(args) if args else {}
     if not isinstance(arguments, dict):
         raise InvalidError(

@@ -171,6 +171,8 @@ def _build_batch_from_row(row: dict[str, Any] | None, batch_id: UUID | str) -> B
 def _add_batch_option(batch_id: UUID, options: SubmitOptions) -> SubmitOptions:
     if options.get("batch") not in (None, batch_id):
         raise InvalidError(
-            "A job belongs to one batch.", fix="Leave out batch=, or submit with the client.", field="batch"
+            f"batch= cannot be set, because the job is added to batch {batch_id}.",
+            fix="Leave out batch=, or submit with the client.",
+            field="batch",
         )
     return {**options, "batch": batch_id}

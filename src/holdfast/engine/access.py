@@ -92,7 +92,7 @@ def check_scopes(scopes: Sequence[str]) -> None:
     for scope in scopes:
         if scope != ALL_SCOPES_WILDCARD and scope not in SCOPE_DESCRIPTIONS:
             raise InvalidError(
-                f"scope {scope!r} does not exist.",
+                f"Scope {scope!r} does not exist.",
                 fix=f"Choose from {', '.join(SCOPE_DESCRIPTIONS)}, or {ALL_SCOPES_WILDCARD} for all of them.",
                 field="scopes",
             )

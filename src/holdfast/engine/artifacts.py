@@ -104,19 +104,19 @@ async def record_artifact_upload(
 
 async def get_artifact(connection: Connection, file_id: UUID) -> Artifact:
     """Return a visible file. Raise NotFoundError, or GoneError if the file expired or was deleted."""
-    return _decode_visible_artifact(await connection.fetchval("select holdfast.get_artifact($1)", file_id))
+    text = await connection.fetchval("select holdfast.get_artifact($1)", file_id)
+    return _decode_visible_artifact(file_id, text)
 
 
 async def increment_artifact_downloads(connection: Connection, file_id: UUID) -> Artifact:
     """Count a download and return the file, with the errors of `get_artifact`."""
-    return _decode_visible_artifact(
-        await connection.fetchval("select holdfast.increment_artifact_downloads($1)", file_id)
-    )
+    text = await connection.fetchval("select holdfast.increment_artifact_downloads($1)", file_id)
+    return _decode_visible_artifact(file_id, text)
 
 
-def _decode_visible_artifact(text: str | None) -> Artifact:
+def _decode_visible_artifact(file_id: UUID, text: str | None) -> Artifact:
     if text is None:
-        raise NotFoundError("This file does not exist.", field="id")
+        raise NotFoundError(f"File {file_id} does not exist.", field="id")
     artifact = _stored_artifact_decoder.decode(text)
     if artifact.status == "gone":
         reasons = {

@@ -199,7 +199,7 @@ async def check_schema(context: DoctorCheckContext) -> DoctorFinding:
     at = f"version {status.installed.latest_version} of {status.files.latest_version}"
     name = "schema"
     if not status.installed.migrations:
-        return DoctorFinding(name, "fail", "not installed", "Run: holdfast migrate")
+        return DoctorFinding(name, "fail", "the schema is not installed", "Run: holdfast migrate")
     if status.is_unreleased:
         return DoctorFinding(
             name, "fail", schema_status.UNRELEASED_SCHEMA_MESSAGE, schema_status.UNRELEASED_SCHEMA_FIX
@@ -238,7 +238,7 @@ async def check_roles(context: DoctorCheckContext) -> DoctorFinding:
         return DoctorFinding("roles", "warn", f"the owner of the schema is the superuser {owner}", fix)
     if missing:
         fix = "Create them as an administrator (create role NAME nologin), then run: holdfast migrate"
-        return DoctorFinding("roles", "warn", f"missing: {', '.join(missing)}", fix)
+        return DoctorFinding("roles", "warn", f"these roles are missing: {', '.join(missing)}", fix)
     if not owner:
         return DoctorFinding("roles", "ok", "all roles exist; the schema is not installed yet")
     rights = "run workers" if row["may_work"] else "submit and read, but not run workers"
@@ -253,8 +253,8 @@ async def check_extensions(context: DoctorCheckContext) -> DoctorFinding:
         rows = await context.connection.fetch(queries.READ_EXTENSION_VERSIONS, names)
         versions = {row["extname"]: f" {row['extversion']}" for row in rows}
         by = ", ".join(name + versions.get(name, "") for name in names)
-        return DoctorFinding("extensions", "ok", f"message queues come from {by}, not from Holdfast")
-    return DoctorFinding("extensions", "ok", "none needed; message queues come from Holdfast")
+        return DoctorFinding("extensions", "ok", f"{by} provides the message queues, not Holdfast")
+    return DoctorFinding("extensions", "ok", "no extension is needed: Holdfast provides the message queues")
 
 
 async def check_old_snapshots(context: DoctorCheckContext) -> DoctorFinding:
@@ -282,7 +282,7 @@ async def check_autovacuum(context: DoctorCheckContext) -> DoctorFinding:
         return DoctorFinding(
             "autovacuum",
             "fail",
-            "off: queues get slower every day",
+            "autovacuum is off: queues get slower every day",
             "Set autovacuum = on and track_counts = on.",
         )
     return DoctorFinding("autovacuum", "ok", "on")

@@ -117,7 +117,7 @@ async def _read_path(path: Path) -> AsyncGenerator[bytes]:
     try:
         file = await asyncio.to_thread(path.open, "rb")
     except FileNotFoundError:
-        raise NotFoundError(f"The file {path.name} to save does not exist.", field="content") from None
+        raise NotFoundError(f"File {path.name} does not exist.", field="content") from None
     except IsADirectoryError:
         raise InvalidError(f"{path.name} is a folder, not a file.", field="content") from None
     with file:

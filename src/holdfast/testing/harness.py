@@ -216,7 +216,7 @@ class Holdfast:
             spared = await scratch.list_sessions_in_transaction(host.connection)
             claimed, _ = await host.record_and_claim()
             if claimed is None or (claimed.job_id or claimed.id) != job:
-                raise AssertionError("Something else is ready; drain before you replay.")
+                raise AssertionError("Other tasks are ready. Call hf.drain() before hf.replay().")
             await self._warm_up_pools(host)
             opened = host.open_executor(self.state)
             executor = await opened.__aenter__()

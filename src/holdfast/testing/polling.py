@@ -34,6 +34,6 @@ async def wait_until(
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not true within {within}: {what or check}")
+            raise AssertionError(f"the condition was not true within {within}: {what or check}")
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, MAX_POLL_PAUSE_S)

@@ -84,7 +84,7 @@ async def test_the_extension_is_used_and_only_what_is_missing_is_added(
     await install.migrate_database(empty_url, settings)
     assert not await theirs.fetchval(FIND_OUR_READ_FUNCTION)
     findings = {finding.check: finding for finding in await doctor.run_doctor_checks(empty_url, settings)}
-    assert findings["extensions"].text.startswith(f"message queues come from pgmq {PGMQ_VERSION}")
+    assert findings["extensions"].text.startswith(f"pgmq {PGMQ_VERSION} provides the message queues")
     assert await list_stored_messages(theirs) == before
     for what in ("schema pgmq", "all tables in schema pgmq", "all sequences in schema pgmq"):
         await theirs.execute(f"grant all on {what} to holdfast_owner")

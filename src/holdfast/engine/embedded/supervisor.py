@@ -93,18 +93,15 @@ def find_postmaster_pid(data_folder: str, cluster_name: str, uid: int) -> int | 
         recorded_pid = int(read_pid_file(data_folder)[0])
     if recorded_pid and _is_postmaster_of(recorded_pid, data_folder, cluster_name, uid):
         return recorded_pid
-    pids = (
-        pid
-        for pid, owner, words in iterate_processes()
-        if owner == uid and f"cluster_name={cluster_name}" in words
-    )
+    option = f"cluster_name={cluster_name}"
+    pids = (pid for pid, owner, words in iterate_processes() if owner == uid and option in words)
     return next(pids, None)
 
 
 def _is_postmaster_of(pid: int, data_folder: str, cluster_name: str, uid: int) -> bool:
+    option = f"cluster_name={cluster_name}"
     return any(
-        owner == uid
-        and (f"cluster_name={cluster_name}" in words or _is_foreign_postmaster(pid, words, data_folder))
+        owner == uid and (option in words or _is_foreign_postmaster(pid, words, data_folder))
         for _, owner, words in iterate_processes(pid)
     )
 

@@ -114,7 +114,7 @@ async def get_batch(request: Request) -> Response:
 
 
 @api_operation(
-    "Close a batch, so that no more jobs can join",
+    "Close a batch, so that no more jobs can be added",
     tag="batches",
     scope="jobs",
     response=BatchView,

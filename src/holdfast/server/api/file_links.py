@@ -62,13 +62,13 @@ async def create_file_link(
 )
 async def serve_signed_file(request: Request) -> Response:
     if request.url.query:
-        raise NotFoundError("The link is not valid.")
+        raise NotFoundError("The download link is not valid.")
     services = get_services(request)
     grant = _create_link_signer(services).verify_token(request.path_params["signed"])
     async with services.database.connection() as connection:
         file = await artifacts.get_artifact(connection, grant.artifact)
     if file.key != grant.key:
-        raise NotFoundError("The link is not valid.")
+        raise NotFoundError("The download link is not valid.")
     start, end = _parse_byte_range(request, file)
     headers = _build_file_headers(grant, file)
     if (start, end) != (0, file.size):

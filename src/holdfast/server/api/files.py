@@ -137,7 +137,7 @@ def _build_artifact_view(request: Request, file: Artifact) -> ArtifactView:
 
 
 @api_operation(
-    "Download a file: redirect to a new link",
+    "Download a file: redirect to a new signed link",
     query=FileLinkQuery,
     status=302,
     other_responses=_FILE_NOT_FOUND_RESPONSES,
@@ -152,7 +152,7 @@ async def redirect_to_file(request: Request) -> Response:
 
 
 @api_operation(
-    "Create a link to a file that works for 5 minutes to 1 hour",
+    "Create a signed link to a file that is valid for 5 minutes to 1 hour",
     query=FileLinkQuery,
     response=FileLink,
     other_responses=_FILE_NOT_FOUND_RESPONSES,
@@ -207,7 +207,7 @@ async def regenerate_file(request: Request) -> Response:
 
 
 @api_operation(
-    "Get the storage usage and quotas of an owner",
+    "Get the quotas of an owner and their use",
     query=OwnerUsageQuery,
     response=OwnerUsage,
     **_FILE_ENDPOINT_OPTIONS,

@@ -58,7 +58,7 @@ class DashboardUser:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise InvalidError(
-                f"role {self.role!r} does not exist", fix=f"Choose one of: {', '.join(ROLES)}.", field="role"
+                f"Role {self.role!r} does not exist.", fix=f"Choose one of: {', '.join(ROLES)}.", field="role"
             )
 
     @property

@@ -174,7 +174,7 @@ def parse_uuid_or_404(text: object) -> UUID:
     try:
         return UUID(str(text))
     except ValueError:
-        raise HTTPException(404, "This address contains an invalid id.") from None
+        raise HTTPException(404, "The URL contains an invalid id.") from None
 
 
 class DashboardSite:

@@ -60,7 +60,8 @@ class PreviewEndpoints:
             raise NotFoundError(f"Document {document_id} does not exist.")
         images = await self._render_page_images(request, document, templates[slug])
         if not 1 <= int(page) <= len(images):
-            raise NotFoundError(f"The document has no page {page}; it has {len(images)} pages.")
+            count = f"{len(images)} page" if len(images) == 1 else f"{len(images)} pages"
+            raise NotFoundError(f"The document has no page {page}; it has {count}.")
         headers = {"X-Page-Count": str(len(images))}
         return Response(images[int(page) - 1], media_type="image/png", headers=headers)
 

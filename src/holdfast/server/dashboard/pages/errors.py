@@ -84,7 +84,7 @@ async def ignore_error(action: ActionRequest) -> tuple[str, str]:
     """Ignore an error group for the chosen period. The choice `never` stops ignoring it."""
     cause, value = action.get_required_text("cause"), action.get_text("span")
     if value not in {*IGNORE_PERIOD_OPTIONS, "never"}:
-        raise InvalidError("Choose how long to ignore the error.", field="span")
+        raise InvalidError("Choose how long to ignore the error group.", field="span")
     hours = None if value == "never" else IGNORE_PERIOD_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
     reason, link = action.get_text("reason"), action.get_text("link") or None

@@ -99,7 +99,7 @@ async def _build_task_type_page(
     stats = [row for row in await overview.get_task_type_stats(connection, 24) if row["type"] == name]
     queues = [q for q in await engine_queues.list_task_queues(connection) if name in (q["types"] or ())]
     if registered is None and not stats and not queues:
-        raise HTTPException(404, f"Task {name} does not exist.")
+        raise HTTPException(404, f"Task type {name} does not exist.")
     chart_stats = await overview.get_throughput_chart(connection, 24, task_type=name)
     all_schedules = await schedules.list_schedules(connection, limit=500)
     return DashboardPage(
