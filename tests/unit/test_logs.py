@@ -52,6 +52,32 @@ def test_levels_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert "task.lease_lost" in err
 
 
+@pytest.mark.parametrize(
+    ("name", "outcome", "level"),
+    [
+        ("task.finished", "succeed", "debug"),
+        ("task.finished", "snooze", "debug"),
+        ("task.finished", "cancel", "info"),
+        ("task.finished", "fail", "warning"),
+        ("task.finished", "reject", "warning"),
+        ("message.finished", "archive", "debug"),
+        ("message.finished", "dead_letter", "warning"),
+        ("outcome.refused", "succeed", "warning"),
+        ("database.still_unreachable", None, "warning"),
+        ("database.connection_restored", None, "info"),
+    ],
+)
+def test_success_is_shown_only_for_debugging(
+    capsys: pytest.CaptureFixture[str], name: str, outcome: str | None, level: str
+) -> None:
+    log_output.configure_logging(Settings())
+    telemetry.emit(name, task="t", outcome=outcome)
+    assert bool(capsys.readouterr().err) is (level != "debug")
+    log_output.configure_logging(Settings(log_level="debug", log_format="json"))
+    telemetry.emit(name, task="t", outcome=outcome)
+    assert json.loads(capsys.readouterr().err)["level"] == level
+
+
 def test_a_traceback_stays_inside_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     log_output.configure_logging(Settings(log_format="json"))
     try:

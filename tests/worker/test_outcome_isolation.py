@@ -12,6 +12,7 @@ import pytest
 from manual_worker import ManualWorker, build_outcome, read_task_row, submit_job
 
 from holdfast import telemetry
+from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.tasks import task
 from holdfast.engine import jobs
 from holdfast.engine.connection import Connection, Database
@@ -89,11 +90,10 @@ async def test_broken_batch_callback_does_not_change_the_outcome_of_jobs(
 async def test_result_that_cannot_be_stored_fails_its_task_only(
     db: Database, conn: Connection, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = outcomes_module.encode_payload
     monkeypatch.setattr(
         outcomes_module,
         "encode_payload",
-        lambda value, what: NUL_JSON if value == "bad" else encode(value, what=what),
+        lambda value, what: NUL_JSON if value == "bad" else encode_payload(value, what=what),
     )
     bad = await submit_job(conn, type="echo", args={"text": "bad"})
     good = [await submit_job(conn, type="echo", args={"text": "good"}) for _ in range(7)]
