@@ -67,11 +67,22 @@ async def test_claim_that_runs_long_after_its_connection_was_lost_is_released(
 ) -> None:
     """The statement waits for a lock while the connection is cut, and claims the task afterwards."""
     released: list[set[int]] = []
-    real = leases.release_unreceived_tasks
+    requests: list[int] = []
+    claimed = asyncio.Event()
+    real_release, real_claim = leases.release_unreceived_tasks, leases.finish_and_claim_undecoded
 
     async def release(*args: Any) -> set[int]:
-        released.append(await real(*args))
+        released.append(await real_release(*args))
         return released[-1]
+
+    async def claim(*args: Any, **request: Any) -> leases.UndecodedClaimResponse:
+        requests.append(request["slots"])
+        if len(requests) > 1:
+            await claimed.wait()  # else this claim could get the task before the lost one does
+        return await real_claim(*args, **request)
+
+    async def is_claimed() -> bool:
+        return bool(await second.fetchval("select status = 'running' from holdfast.tasks"))
 
     async def count_waiting_claims() -> int:
         return int(
@@ -82,6 +93,7 @@ async def test_claim_that_runs_long_after_its_connection_was_lost_is_released(
         )
 
     monkeypatch.setattr(leases, "release_unreceived_tasks", release)
+    monkeypatch.setattr(leases, "finish_and_claim_undecoded", claim)
     stop = asyncio.Event()
     async with run_abortable_proxy(url.reveal()) as proxy, Database(through(proxy, url), Settings()) as db:
         job = await client.submit(tells())
@@ -91,6 +103,8 @@ async def test_claim_that_runs_long_after_its_connection_was_lost_is_released(
             await wait_until(count_waiting_claims)
             proxy.abort_connections()
             await wait_until(lambda: len(released) > 0, within=SOON)  # too early: the statement still waits
+        await wait_until(is_claimed, within=SOON)
+        claimed.set()
         assert await job.result(within=SOON) == 2
         stop.set()
         await running
