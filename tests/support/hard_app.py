@@ -150,11 +150,14 @@ def terminates_processes(ctx: Ctx) -> list[int]:
     os.kill(os.getpid(), signal.SIGTERM)
     program = subprocess.Popen(["sleep", "600"])
     program.terminate()
-    fork = os.fork()
-    if fork == 0:
-        time.sleep(600)
-    os.kill(fork, signal.SIGTERM)
-    return [program.wait(), os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])]
+    exit_codes = [program.wait()]
+    for _ in range(20):
+        fork = os.fork()
+        if fork == 0:
+            time.sleep(600)
+        os.kill(fork, signal.SIGTERM)  # as early as possible: it must not get lost
+        exit_codes.append(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
+    return exit_codes
 
 
 def double(number: int) -> int:

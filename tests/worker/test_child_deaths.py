@@ -140,7 +140,7 @@ async def test_stop_signal_to_all_processes_lets_the_task_finish(
 async def test_processes_of_a_task_end_at_sigterm(hard: WorkerProcesses, client: Client) -> None:
     await hard.start()
     job = await client.submit(app.terminates_processes())
-    assert await job.result(within=SOON) == [-signal.SIGTERM, -signal.SIGTERM]
+    assert await job.result(within=SOON) == [-signal.SIGTERM] * 21
 
 
 # Leases
@@ -169,6 +169,19 @@ async def test_child_that_holds_the_gil_keeps_its_lease_while_its_worker_lives(
     assert await job.result(within=SOON) == "attempt 1"
 
 
+async def test_child_keeps_its_lease_while_a_task_holds_the_gil_of_its_worker(
+    hard: WorkerProcesses, client: Client
+) -> None:
+    """The worker learns of no renewal for more than two leases. Its heartbeat process renews all the same."""
+    await hard.start()
+    job = await client.submit(app.waits_alone("gate"))
+    await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
+    assert await (await client.submit(app.busy("gil", 5.0))).result(within=SOON) == "attempt 1"
+    hard.open_gate("gate")
+    child_pid, _ = await job.result(within=SOON)
+    assert child_pid == int(hard.read_record_lines()[0][0])
+
+
 async def test_child_ended_with_its_lease_is_not_charged(
     record_here: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
@@ -178,6 +191,8 @@ async def test_child_ended_with_its_lease_is_not_charged(
         await wait_until(lambda: record_here.has_recorded("began", "gate", 1), within=SOON)
         guard = get_child_pool(worker)._guard  # pyright: ignore[reportPrivateUsage]
         (deadline,) = (d for d in guard._deadlines.values() if d._attempt)  # pyright: ignore[reportPrivateUsage]
+        deadline._attempt = None  # pyright: ignore[reportPrivateUsage]  (no renewal moves it any more)
+        guard.write_slot(deadline.slot, 0.0, b"")
         guard.write_deadline(deadline.slot, 0.0)
         guard.announce_deadline()
         record_here.open_gate("gate")

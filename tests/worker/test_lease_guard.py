@@ -10,15 +10,20 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from process_tree import is_running
 
 from holdfast.testing import wait_until
 from holdfast.worker.attempts import Attempt
+from holdfast.worker.heartbeat_protocol import encode_lease_key
 from holdfast.worker.lease_guard import ChildDeadline, LeaseGuard
+from holdfast.worker.lease_guard_process import RENEWAL_STRUCT, RENEWALS_OFFSET
+from holdfast.worker.renewal_table import RenewalTable
 
 SOON = timedelta(seconds=40)
 # Starts another process, prints its id, and then holds the GIL for ever.
@@ -75,7 +80,8 @@ def guard() -> Generator[LeaseGuard]:
 
 def make_attempt(*, lease_s: float, renewed_at: float | None = None) -> Attempt:
     fields: dict[str, Any] = {"renewed_at": renewed_at or time.monotonic(), "on_renewed": None}
-    return cast("Attempt", SimpleNamespace(claimed=SimpleNamespace(lease_s=lease_s), **fields))
+    claimed = SimpleNamespace(id=uuid4(), attempt=1, nonce=7, lease_s=lease_s)
+    return cast("Attempt", SimpleNamespace(claimed=claimed, **fields))
 
 
 def watch(guard: LeaseGuard, child: GreedyChild) -> ChildDeadline:
@@ -107,6 +113,40 @@ async def test_renewal_moves_the_deadline(guard: LeaseGuard, start_child: StartC
     marked.begin_attempt(make_attempt(lease_s=2))  # ends later than the first deadline
     await wait_until(marker.is_gone, within=SOON)
     assert is_running(child.pid)
+
+
+async def test_renewal_that_the_worker_did_not_see_counts(
+    guard: LeaseGuard, start_child: StartChild, tmp_path: Path
+) -> None:
+    """The heartbeat process records it in its own memory."""
+    memory = tmp_path / "memory"
+    memory.write_bytes(bytes(8192))
+    with memory.open("r+b") as file:
+        guard.renewals_descriptor = file.fileno()
+        child, marker = start_child(), start_child()
+        deadline, marked = watch(guard, child), watch(guard, marker)
+        attempt, late = (make_attempt(lease_s=2, renewed_at=time.monotonic() - 10) for _ in range(2))
+        table = RenewalTable(file.fileno())
+        table.record_renewals([encode_lease_key(late.claimed)], time.monotonic() - 5)
+        for renewed_at in (time.monotonic() - 1, time.monotonic() + 3600):
+            table.record_renewals([encode_lease_key(attempt.claimed)], renewed_at)
+        deadline.begin_attempt(attempt)
+        marked.begin_attempt(late)
+        await wait_until(marker.is_gone, within=SOON)
+        assert is_running(child.pid)
+
+
+async def test_renewal_table_overwrites_its_oldest_entries(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    memory.write_bytes(bytes(RENEWALS_OFFSET + 2 * RENEWAL_STRUCT.size))
+    keys = [bytes([number]) * 28 for number in range(3)]
+    with memory.open("r+b") as file:
+        table = RenewalTable(file.fileno())
+        for number, key in enumerate(keys):
+            table.record_renewals([key], float(number))
+        table.record_renewals([keys[1]], 7.0)
+    entries = RENEWAL_STRUCT.iter_unpack(memory.read_bytes()[RENEWALS_OFFSET:])
+    assert list(entries) == [(keys[2], 2.0), (keys[1], 7.0)]
 
 
 async def test_child_without_a_task_has_no_deadline(guard: LeaseGuard, start_child: StartChild) -> None:

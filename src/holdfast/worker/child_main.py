@@ -43,6 +43,7 @@ from holdfast.worker.child_protocol import (
     TaskAssignment,
     TaskReport,
 )
+from holdfast.worker.child_signals import ignore_stop_signals
 from holdfast.worker.context import TaskContext, current
 from holdfast.worker.context_factory import get_context_fields
 from holdfast.worker.files import TaskFiles
@@ -266,32 +267,13 @@ def exit_with_worker(worker_pid: int) -> None:
         os._exit(1)
 
 
-def _ignore_terminate_signal() -> None:
-    """Ignore SIGTERM: a service manager that stops a worker sends it to all its processes.
-
-    The worker then lets the task finish or stops it. Processes that the task starts do not ignore it.
-    """
-
-    def ignore_signal(*_: object) -> None:
-        """Do nothing. An ignored signal would be inherited by the programs that the task starts."""
-
-    def restore_default() -> None:
-        if signal.getsignal(signal.SIGTERM) is ignore_signal:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    signal.signal(signal.SIGTERM, ignore_signal)
-    signal.siginterrupt(signal.SIGTERM, False)  # system calls of the task go on
-    os.register_at_fork(after_in_child=restore_default)
-
-
 def connect_to_worker(descriptor: int) -> tuple[WorkerPipe, ChildStartMessage]:
     """Connect this child process to its worker. Return the pipe and the start message.
 
     This happens before the application is imported, so that nothing in it can outlive the worker.
     """
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which tells the child what to do
-    _ignore_terminate_signal()
+    ignore_stop_signals()
     pipe = WorkerPipe(socket.socket(fileno=descriptor))
     (kind, body), *_ = pipe.receive()
     if kind != b"S":

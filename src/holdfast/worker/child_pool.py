@@ -35,11 +35,14 @@ MAX_SPARE_RETRY_S: Final = 60.0
 class ChildObserver(Protocol):
     """Learns which child processes run: the heartbeat, which returns leases only after they have ended.
 
-    Children inherit the descriptor, which tells the same to the heartbeat process.
+    Children inherit the socket, which tells the same to the heartbeat process. The lease guard reads renewals
+    from the shared memory.
     """
 
     @property
     def socket_descriptor(self) -> int | None: ...
+    @property
+    def memory_descriptor(self) -> int: ...
     def add_child(self, pid: int) -> None: ...
     def remove_child(self, pid: int) -> None: ...
 
@@ -199,6 +202,8 @@ class ChildProcessPool:
         task.add_done_callback(self._background.discard)
 
     async def _start_child(self) -> None:
+        if self.heartbeat is not None:
+            self._guard.renewals_descriptor = self.heartbeat.memory_descriptor
         child = ChildProcess(
             self._command,
             self._database,

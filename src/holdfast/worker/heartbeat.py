@@ -115,6 +115,11 @@ class Heartbeat:
         """
         return None if self.link.socket is None else self.link.socket.fileno()
 
+    @property
+    def memory_descriptor(self) -> int:
+        """The descriptor of the shared memory in which the heartbeat process records renewals."""
+        return self._memory.fileno()
+
     # Called on the worker's event loop
 
     def start(self) -> None:

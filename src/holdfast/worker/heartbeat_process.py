@@ -23,61 +23,27 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import NamedTuple
 
 import msgspec
 
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection, open_connection
-from holdfast.engine.leases import Lease
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, LoopTimestamp
+from holdfast.worker.lease_record import RENEW_AFTER_LEASE_SHARE, LeaseRecord
 from holdfast.worker.lease_return import build_return_outcomes, return_leases_and_messages
 from holdfast.worker.messages.renewal import MessageRenewer
 from holdfast.worker.process_groups import end_process_groups, kill_process_group
+from holdfast.worker.renewal_table import RenewalTable
 from holdfast.worker.worker_monitor import WorkerMonitor
 
 HEARTBEAT_RETRY_INTERVAL_S = 0.2
-RENEW_AFTER_LEASE_SHARE = 0.25
 TIME_LIMIT_GRACE_S = 2.0  # the worker may stop a task itself for this long after the task's time limit
 CHILD_KILL_MARGIN_S = 0.3  # before its lease ends, the child of a stopped worker is killed
 PROCESSES_EXIT_TIMEOUT_S = 2.0  # for a dead worker's children and their process groups
-
-
-class LeaseRecord(NamedTuple):
-    """A lease that the heartbeat process renews, with the time of its last renewal."""
-
-    # The fields stay packed: most leases are dropped again before anything reads them.
-    record: tuple[bytes, float, float, int]
-    received_at: float
-    renewed_at: float
-
-    @property
-    def lease(self) -> Lease:
-        return protocol.decode_lease_key(self.record[0])
-
-    @property
-    def lease_duration_s(self) -> float:
-        return self.record[1]
-
-    @property
-    def time_limit_at(self) -> float:
-        return self.received_at + self.record[2]
-
-    @property
-    def place(self) -> int:
-        return self.record[3]
-
-    @property
-    def is_in_child_process(self) -> bool:
-        return self.place == protocol.PLACE_CHILD
-
-    @property
-    def renewal_due_at(self) -> float:
-        return self.renewed_at + self.lease_duration_s * RENEW_AFTER_LEASE_SHARE
 
 
 class HeartbeatProcess:
@@ -86,6 +52,7 @@ class HeartbeatProcess:
     def __init__(self, connection: socket.socket, loop_timestamp: LoopTimestamp) -> None:
         self._socket = connection
         self._loop_timestamp = loop_timestamp
+        self.renewal_table: RenewalTable | None = None
         self._frames = FrameDecoder()
         self._leases: dict[bytes, LeaseRecord] = {}  # by lease key
         self._children: set[int] = set()  # pids, each the leader of a process group
@@ -124,12 +91,14 @@ class HeartbeatProcess:
         loops = (self._renew_leases_forever(), self._renew_messages_forever(), self._send_frames_forever())
         tasks = [asyncio.create_task(loop) for loop in loops]
         culprit: bytes | None = None
-        while not (self._closed.is_set() or self._is_worker_dead()):
+        while not (self._closed.is_set() or (self._monitor is not None and self._monitor.has_ended)):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_RETRY_INTERVAL_S):
                     await self._ended.wait()
             culprit = culprit or self._kill_blocked_worker()
             self._kill_children_of_stopped_worker()
+        while not self._closed.is_set() and self._read_frames():  # what the worker sent before it ended
+            pass
         held, self._leases = self._leases, {}
         for task in tasks:
             task.cancel()
@@ -173,11 +142,12 @@ class HeartbeatProcess:
 
     # Frames from the worker
 
-    def _read_frames(self) -> None:
+    def _read_frames(self) -> bool:
+        """Handle the frames that have arrived. Return whether there were any."""
         try:
             received = self._socket.recv(1 << 20)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             received = b""
         if not received:
@@ -185,9 +155,10 @@ class HeartbeatProcess:
             self._closed.set()
             self._ended.set()
             self._wakeup.set()
-            return
+            return False
         for kind, body in self._frames.feed(received):
             self._frame_handlers[kind](body)
+        return True
 
     def _on_start(self, body: bytes) -> None:
         self._start = start = msgspec.msgpack.decode(body, type=HeartbeatStartMessage)
@@ -242,7 +213,7 @@ class HeartbeatProcess:
         return self._monitor is not None and self._monitor.is_stopped
 
     def _kill_blocked_worker(self) -> bytes | None:
-        """Kill the worker if a task blocks its event loop past the time limit. Return the lease key."""
+        """Kill a worker whose event loop a task blocks past its time limit. Return the task's lease key."""
         start, now = self._start, time.monotonic()
         blocked_s = now - self._loop_timestamp.read_instant()
         if start is None or blocked_s < start.loop_blocked_after_s or self._is_worker_stopped():
@@ -365,6 +336,9 @@ class HeartbeatProcess:
                 self._leases[key] = record._replace(renewed_at=now)
                 if key in lost:
                     del self._leases[key]
+        if self.renewal_table is not None:
+            renewed = (key for key, record in due.items() if record.is_in_child_process and key not in lost)
+            self.renewal_table.record_renewals(renewed, now)
         renewals = LeaseRenewals(
             sent_at=now,
             renewed=b"".join(key for key in due if key not in lost),
@@ -389,10 +363,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # sent to the worker; this process ends with it
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.setblocking(False)
-    loop_timestamp = LoopTimestamp(int(sys.argv[2]))
+    memory_descriptor = int(sys.argv[2])
 
     async def run_process() -> None:
-        await HeartbeatProcess(connection, loop_timestamp).run()
+        process = HeartbeatProcess(connection, LoopTimestamp(memory_descriptor))
+        process.renewal_table = RenewalTable(memory_descriptor)
+        await process.run()
         os._exit(0)  # do not wait for threads or connections that hang
 
     asyncio.run(run_process())

@@ -2,7 +2,8 @@
 
 A task in a child process must not outlive its lease, also when the worker is frozen and the task holds the
 GIL. So a small process (lease_guard_process.py) watches the deadline of each child. A confirmed renewal of
-the lease moves the deadline: one write to shared memory, from any thread.
+the lease moves the deadline: one write to shared memory, from any thread. While the worker cannot write,
+because a task holds its GIL, the guard reads the renewals of the heartbeat process itself (renewal_table.py).
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ from typing import BinaryIO, Final, cast
 
 from holdfast.worker import lease_guard_process as protocol
 from holdfast.worker.attempts import Attempt
+from holdfast.worker.heartbeat_protocol import encode_lease_key
 
-# A child is ended this share of its lease before the lease ends. A worker that is alive stops an attempt
-# earlier (LEASE_SAFETY_SHARE), so that the task can end in order.
-CHILD_DEADLINE_SAFETY_SHARE: Final = 0.1
 GUARD_EXIT_TIMEOUT_S: Final = 2.0
 MAX_WATCHED_CHILDREN: Final = 4096
 COMMAND_BUFFER_BYTES: Final = 1 << 16
@@ -39,13 +38,15 @@ class ChildDeadline:
         self.pid = pid
         self._attempt: Attempt | None = None
         self._lock = threading.Lock()
-        guard.write_slot(slot, math.inf)
+        guard.write_slot(slot, 0.0, b"")
 
     def begin_attempt(self, attempt: Attempt) -> None:
         """Set the deadline for an attempt, before the child receives it, and follow the lease's renewals."""
         attempt.on_renewed = self.extend
         with self._lock:
             self._attempt = attempt
+            # Without a deadline first, which counts as soon as it is written.
+            self._guard.write_slot(self.slot, attempt.claimed.lease_s, encode_lease_key(attempt.claimed))
             self._guard.write_deadline(self.slot, _compute_deadline(attempt))
         self._guard.announce_deadline()
 
@@ -72,13 +73,14 @@ class ChildDeadline:
 
 
 def _compute_deadline(attempt: Attempt) -> float:
-    return attempt.renewed_at + attempt.claimed.lease_s * (1 - CHILD_DEADLINE_SAFETY_SHARE)
+    return attempt.renewed_at + attempt.claimed.lease_s * (1 - protocol.CHILD_DEADLINE_SAFETY_SHARE)
 
 
 class LeaseGuard:
     """Starts the guard process with the first child process, and again if the guard process dies."""
 
     def __init__(self) -> None:
+        self.renewals_descriptor: int | None = None  # of the heartbeat's shared memory (renewal_table.py)
         self._free_slots = list(range(MAX_WATCHED_CHILDREN - 1, -1, -1))
         self._deadlines: dict[int, ChildDeadline] = {}
         self._file: BinaryIO | None = None
@@ -117,8 +119,10 @@ class LeaseGuard:
             self._file.truncate(MAX_WATCHED_CHILDREN * protocol.SLOT_STRUCT.size)
             self._memory = mmap.mmap(self._file.fileno(), 0)
 
-    def write_slot(self, slot: int, deadline: float) -> None:
-        protocol.SLOT_STRUCT.pack_into(self._memory, slot * protocol.SLOT_STRUCT.size, deadline, 0.0)
+    def write_slot(self, slot: int, lease_s: float, lease_key: bytes) -> None:
+        """Write what belongs to an attempt, with a deadline that is infinite."""
+        offset = slot * protocol.SLOT_STRUCT.size
+        protocol.SLOT_STRUCT.pack_into(self._memory, offset, math.inf, 0.0, lease_s, lease_key)
 
     def write_deadline(self, slot: int, deadline: float) -> None:
         protocol.DEADLINE_STRUCT.pack_into(self._memory, slot * protocol.SLOT_STRUCT.size, deadline)
@@ -152,7 +156,9 @@ class LeaseGuard:
         worker_end.setblocking(False)
         # Small, so that a guard process that does not read is noticed after a few commands.
         worker_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, COMMAND_BUFFER_BYTES)
-        descriptors = (guard_end.fileno(), cast("BinaryIO", self._file).fileno())
+        descriptors = [guard_end.fileno(), cast("BinaryIO", self._file).fileno()]
+        if self.renewals_descriptor is not None:
+            descriptors.append(self.renewals_descriptor)
         with guard_end:
             # Isolated and without site packages: it starts in milliseconds and needs nothing of them.
             self._process = subprocess.Popen(

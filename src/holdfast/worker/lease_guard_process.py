@@ -2,7 +2,8 @@
 
 A worker that is frozen cannot end its child processes, and a child that holds the GIL cannot end itself. This
 process needs neither of them: it reads the deadline of every child from memory that it shares with the
-worker, sleeps until the earliest one, and kills the process group of a child that is past its deadline. It
+worker, sleeps until the earliest one, and kills the process group of a child that is past its deadline. A
+worker whose GIL is held cannot move deadlines, so the renewals of its heartbeat process count too. The guard
 also kills what is left of a process group when the child at its head or the worker is gone.
 
 The worker runs this file as a script with few imports, so that the process is small and starts quickly.
@@ -26,10 +27,17 @@ WATCH_COMMAND: Final = b"W"  # watch the child process `pid`, whose deadline is 
 FORGET_COMMAND: Final = b"F"  # the worker has seen the end of this child process
 READ_DEADLINES_COMMAND: Final = b"R"  # a deadline may be earlier than before
 COMMAND_STRUCT: Final = struct.Struct("<cIq")  # command, slot, pid
-# In the byte order and alignment of the machine: each field is then written at once, never byte by byte.
-SLOT_STRUCT: Final = struct.Struct("@dd")  # deadline (monotonic clock), whether this process ended the child
+# In the byte order and alignment of the machine: each instant is then written at once, never byte by byte.
+# A slot: deadline (monotonic clock), whether this process ended the child, seconds of the lease, lease key.
+SLOT_STRUCT: Final = struct.Struct("@ddd28s4x")
+# A renewal that the heartbeat process recorded: lease key, when the renewal was sent.
+RENEWAL_STRUCT: Final = struct.Struct("@28s4xd")
+RENEWALS_OFFSET: Final = 4096  # the first page of that memory has other uses
 DEADLINE_STRUCT: Final = struct.Struct("@d")
 EXPIRED_OFFSET: Final = DEADLINE_STRUCT.size
+# A child is ended this share of its lease before the lease ends. A worker that is alive stops an attempt
+# earlier (LEASE_SAFETY_SHARE), so that the task can end in order.
+CHILD_DEADLINE_SAFETY_SHARE: Final = 0.1
 
 
 class WatchedChild(NamedTuple):
@@ -41,9 +49,10 @@ class WatchedChild(NamedTuple):
 class LeaseGuardProcess:
     """Watches the child processes of one worker until that worker ends."""
 
-    def __init__(self, connection: socket.socket, slots: mmap.mmap) -> None:
+    def __init__(self, connection: socket.socket, slots: mmap.mmap, renewals: mmap.mmap | None) -> None:
         self._connection = connection
         self._slots = slots
+        self._renewals = renewals
         self._received = b""
         self._children: dict[int, WatchedChild] = {}
         self._pids_by_pidfd: dict[int, int] = {}
@@ -66,19 +75,30 @@ class LeaseGuardProcess:
             self._end_child(pid)
 
     def _compute_pause_ms(self) -> int | None:
-        deadline = min((self._read_deadline(child) for child in self._children.values()), default=math.inf)
-        if deadline == math.inf:
-            return None
-        return max(0, math.ceil((deadline - time.monotonic()) * 1000))
+        now = time.monotonic()
+        deadlines = (self._read_deadline(child, now) for child in self._children.values())
+        deadline = min(deadlines, default=math.inf)
+        return None if deadline == math.inf else max(0, math.ceil((deadline - now) * 1000))
 
-    def _read_deadline(self, child: WatchedChild) -> float:
-        deadline: float = DEADLINE_STRUCT.unpack_from(self._slots, child.slot * SLOT_STRUCT.size)[0]
-        return deadline
+    def _read_deadline(self, child: WatchedChild, now: float) -> float:
+        deadline, _, lease_s, key = SLOT_STRUCT.unpack_from(self._slots, child.slot * SLOT_STRUCT.size)
+        if deadline <= now:  # the worker may not have been able to move it
+            renewed_at = self._find_renewal(key)
+            deadline = max(deadline, renewed_at + lease_s * (1 - CHILD_DEADLINE_SAFETY_SHARE))
+        return float(deadline)
+
+    def _find_renewal(self, lease_key: bytes) -> float:
+        """Return when the last renewal that the heartbeat process recorded was sent, or minus infinity."""
+        if self._renewals is None:
+            return -math.inf
+        size = len(self._renewals) - (len(self._renewals) - RENEWALS_OFFSET) % RENEWAL_STRUCT.size
+        entries = RENEWAL_STRUCT.iter_unpack(self._renewals[RENEWALS_OFFSET:size])
+        return max((sent_at for key, sent_at in entries if key == lease_key), default=-math.inf)
 
     def _end_expired_children(self) -> None:
         now = time.monotonic()
         for child in list(self._children.values()):
-            if self._read_deadline(child) <= now:
+            if self._read_deadline(child, now) <= now:
                 # First the mark, then the kill: the worker reads it when it sees the end of the child.
                 DEADLINE_STRUCT.pack_into(self._slots, child.slot * SLOT_STRUCT.size + EXPIRED_OFFSET, 1.0)
                 self._end_child(child.pid)
@@ -128,11 +148,16 @@ class LeaseGuardProcess:
 
 
 def main() -> None:
-    """Run the lease guard process. The arguments are descriptors: the socket and the shared memory."""
+    """Run the lease guard process.
+
+    The arguments are descriptors: the socket, the memory with the deadlines, and the memory in which the
+    heartbeat process records renewals, if there is one.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # sent to the worker; this process ends with it
     connection = socket.socket(fileno=int(sys.argv[1]))
-    LeaseGuardProcess(connection, mmap.mmap(int(sys.argv[2]), 0)).run()
+    slots, *renewals = (mmap.mmap(int(descriptor), 0) for descriptor in sys.argv[2:])
+    LeaseGuardProcess(connection, slots, renewals[0] if renewals else None).run()
 
 
 if __name__ == "__main__":
