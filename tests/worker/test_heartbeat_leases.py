@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.definitions.tasks import task
 from holdfast.engine import leases
-from holdfast.engine.leases import HeartbeatResponse, LeasedTask
+from holdfast.engine.leases import HeartbeatResponse, LeasedTask, Outcome
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_process
 from holdfast.worker import heartbeat_protocol as protocol
@@ -135,6 +135,12 @@ class ProcessUnderTest:
     def send(self, *frames: bytes) -> None:
         self._socket.send(b"".join(frames))
 
+    def end_worker(self) -> None:
+        """Close the socket and report the end of the worker, as the operating system does."""
+        self._socket.close()
+        monitor: Any = self.process._monitor
+        monitor._handle_end()
+
     async def receive(self, kind: bytes) -> bytes:
         """Return the body of the next frame of this kind."""
         loop = asyncio.get_running_loop()
@@ -214,6 +220,26 @@ async def test_two_leases_of_one_task_are_renewed_apart(
 
 
 # After the end of the worker
+
+
+async def test_frames_that_a_worker_sent_right_before_its_death_count(
+    under_test: ProcessUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+
+    async def return_leases(_: object, __: object, outcomes: list[Outcome], *___: Any, **____: Any) -> None:
+        returned.set_result(outcomes)
+
+    monkeypatch.setattr(heartbeat_process, "return_leases_and_messages", return_leases)
+    under_test.send(encode_frame(protocol.PING_FRAME))
+    await under_test.receive(protocol.PONG_FRAME)
+    lease = build_lease(uuid4(), 1)
+    under_test.send(protocol.encode_leases([(lease, protocol.PLACE_CHILD)], time.monotonic()))
+    monkeypatch.setattr(HeartbeatProcess, "_is_worker_dead", lambda _: True)
+    under_test.end_worker()  # before the process has read the frame
+    async with asyncio.timeout(30):
+        [outcome] = await returned
+    assert (outcome.lease, outcome.kind) == (lease.lease, "lost")
 
 
 def read_outcomes(*places: int, **how: Any) -> list[tuple[str, Any]]:
