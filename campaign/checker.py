@@ -294,6 +294,21 @@ def list_restart_seconds(history: RunHistory) -> list[float]:
     return sorted(seconds)
 
 
+def _describe_slowest_restart(history: RunHistory) -> str:
+    """Return the ledger of the slowest restart: statuses, attempts and seconds after the death."""
+    before, after = max(
+        ((a, b) for runs in history.runs_by_task.values() for a, b in pairwise(runs) if a.ending == "death"),
+        key=lambda pair: pair[1].began - pair[0].ended,
+    )
+    entries = [
+        f"{entry.status} {entry.attempt} at {(entry.at - before.ended) / NANOSECONDS_PER_SECOND:.2f}"
+        for entry in history.ledger
+        if entry.task == before.task and before.began <= entry.at <= after.began
+    ]
+    began_s = (after.began - before.ended) / NANOSECONDS_PER_SECOND
+    return f"task {before.task}: {', '.join(entries)}, began at {began_s:.2f}"
+
+
 def get_quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
@@ -306,7 +321,10 @@ def check_restart_times(history: RunHistory) -> Iterable[Violation]:
     for share, slack_s in ((0.5, 0.5), (0.99, 1.5)):
         took = get_quantile(seconds, share)
         if took > history.lease_s + slack_s:
-            yield Violation("I12", f"{share:.0%} of restarts", f"began again after {took:.2f} s")
+            story = _describe_slowest_restart(history)
+            yield Violation(
+                "I12", f"{share:.0%} of restarts", f"began again after {took:.2f} s; slowest: {story}"
+            )
 
 
 def check_all_succeeded(history: RunHistory) -> Iterable[Violation]:
