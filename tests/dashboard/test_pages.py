@@ -96,6 +96,15 @@ def test_pages_of_a_job_with_5000_tasks_stay_small(dashboard: DashboardServer) -
         assert "huge" in client.get("/jobs?q=task:huge").text
 
 
+def test_rows_that_maintenance_set_aside_are_on_the_database_page(dashboard: DashboardServer) -> None:
+    call = "select holdfast.record_maintenance_problem('batch callback', 'b-1', '<type> is missing', now())"
+    dashboard.run_query(lambda conn: conn.execute(call))
+    with dashboard.sign_in("viewer") as client:
+        page = client.get("/database").text
+    assert "batch callback" in page
+    assert "&lt;type&gt; is missing" in page
+
+
 def get_with_retries(client: httpx.Client, path: str) -> httpx.Response:
     """Request a page until a busy machine renders it within the two seconds that a page may take."""
     deadline = time.monotonic() + 60

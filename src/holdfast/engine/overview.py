@@ -39,6 +39,12 @@ async def get_database_health(connection: Connection) -> JsonObject:
     return decode_object(await connection.fetchval("select holdfast.get_database_health()"))
 
 
+async def list_maintenance_problems(connection: Connection, *, limit: int = 50) -> list[JsonObject]:
+    """List rows that maintenance has set aside because they fail, the newest first."""
+    statement = "select to_jsonb(p) from holdfast.list_maintenance_problems($1) as p"
+    return await fetch_objects(connection, statement, limit)
+
+
 async def get_database_change_token(connection: Connection) -> str:
     """Return a token that changes whenever a transaction writes anything on the database server."""
     return str(await connection.fetchval("select pg_catalog.pg_current_snapshot()::text"))

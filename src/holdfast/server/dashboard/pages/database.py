@@ -1,4 +1,4 @@
-"""The database page: schema version, table sizes, retention, and what delays clean-up."""
+"""The database page: schema version, table sizes, retention, problems, and what delays clean-up."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ async def show_database(request: PageRequest) -> DashboardPage:
         "Database",
         {
             "health": health,
+            "maintenance_problems": await overview.list_maintenance_problems(request.connection),
             "installed_version": installed,
             "expected_version": schema.load_packaged_schema().latest_version,
             "clock_difference_s": seconds_between(request.now, health["clock"]),
