@@ -23,7 +23,7 @@ async def test_each_check_is_one_line_and_each_problem_has_a_fix(empty_url: Secr
     assert await run_on_database(empty_url, "doctor") == 1
     lines = capsys.readouterr().out.splitlines()
     schema = next(number for number, line in enumerate(lines) if line.split()[1] == "schema")
-    assert lines[schema].split() == ["fail", "schema", "not", "installed"]
+    assert lines[schema].split() == ["fail", "schema", "the", "schema", "is", "not", "installed"]
     assert lines[schema + 1].strip() == "fix: Run: holdfast migrate"
 
 

@@ -22,7 +22,7 @@ def test_key_is_created_listed_and_revoked(shell: Shell) -> None:
     assert key not in shell("key", "list")
     assert "--yes" in shell("key", "revoke", key[:11], code=5)
     assert "revoked" in shell("key", "revoke", key[:11], "--yes")
-    assert "no active key" in shell("key", "revoke", key[:11], "--yes", code=3)
+    assert "does not exist or is revoked already" in shell("key", "revoke", key[:11], "--yes", code=3)
     assert shell.json("key", "list")[0]["state"] == "revoked"
 
 

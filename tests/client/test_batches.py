@@ -91,7 +91,7 @@ async def test_a_closed_batch_refuses_jobs_and_an_empty_one_ends_at_once(client:
     assert (await batch.close()).finished_at is not None
     with pytest.raises(ConflictError, match="does not exist or is closed"):
         await batch.submit(page(1))
-    with pytest.raises(InvalidError, match="one batch"):
+    with pytest.raises(InvalidError, match="cannot be set"):
         await batch.submit_many([], batch=uuid4())
     for wrong, error in ((uuid4(), NotFoundError), ("nonsense", InvalidError)):
         with pytest.raises(error):
