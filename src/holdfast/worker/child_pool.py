@@ -12,7 +12,6 @@ of a child are charged to its task is decided in child_death.py.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -105,13 +104,11 @@ class ChildProcessPool:
         """Decide the outcome of an attempt whose child process died."""
         outcome = death.to_outcome(attempt)
         if attempt.stop_reason is None and death.is_unexplained:
-            stopped = asyncio.Event()
-            attempt.on_stop = lambda _: stopped.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CRASH_CHARGE_DELAY_S):
-                    await stopped.wait()
-            if attempt.stop_reason in RELEASING_STOP_REASONS:  # the worker is about to go as well
-                return build_stop_outcome(attempt)
+            stop_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            attempt.on_stop = stop_reason.set_result  # called once: an attempt is stopped once
+            await asyncio.wait([stop_reason], timeout=CRASH_CHARGE_DELAY_S)
+            if stop_reason.done() and stop_reason.result() in RELEASING_STOP_REASONS:
+                return build_stop_outcome(attempt)  # the worker is about to go as well
         return outcome
 
     async def close(self) -> None:
