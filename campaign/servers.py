@@ -72,7 +72,7 @@ class FaultServer:
         else:
             self.password = standby_of.password
             self._copy_primary(standby_of)
-        self.url: Secret = self.home.url(self.password, self.port, "postgres")
+        self.url: Secret = self.home.build_url(self.password, self.port, "postgres")
 
     def _copy_primary(self, primary: FaultServer) -> None:
         """Copy the data folder of the primary and configure this server as its standby."""
@@ -80,7 +80,7 @@ class FaultServer:
         target = choose_data_folder(self.home, self._account)
         self._account.take_ownership(target.parent)
         command = [program, "-d", primary.url.reveal(), "-D", str(target), "-R", "-X", "stream", "-c", "fast"]
-        process = self._account.run(command)
+        process = self._account.run_program(command)
         if process.returncode:
             raise RuntimeError(process.stderr.decode())
 
@@ -149,7 +149,7 @@ class FaultServer:
             segment.write_bytes(bytes(COMMIT_LOG_SEGMENT_BYTES))
             self._account.take_ownership(segment)
         program = self._cluster.binaries.program_path("pg_resetwal")
-        process = self._account.run([program, "-x", str(number), "-D", str(data)])
+        process = self._account.run_program([program, "-x", str(number), "-D", str(data)])
         if process.returncode:
             raise RuntimeError(process.stderr.decode())
 

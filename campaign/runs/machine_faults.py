@@ -119,7 +119,7 @@ async def _run_upgrades(env: FaultEnvironment, dose: FaultDose) -> dict[str, obj
             await env.pick_busy_worker()
             for files in (_build_changed_schema_files(number), schema.load_packaged_schema()):
                 applied = await install.migrate_database(env.url, env.settings, files=files)
-                assert applied.functions, "no function was replaced"
+                assert applied.functions_replaced, "no function was replaced"
             for pid in list(env.live_workers):
                 env.send_signal(pid, signal.SIGTERM)
                 await env.start_worker(*env.small_worker_options)

@@ -8,7 +8,7 @@ terms must match. `attempt:`, `wait:` and `run:` compare numbers and durations (
 without a field is an id, or a part of a type, an owner or an error.
 
 `parse_search` raises InvalidError, which names the term, for everything that it does not understand. A query
-knows nothing about SQL; `SearchQuery.filter` is the JSON that the SQL function `search_jobs` reads.
+knows nothing about SQL; `SearchQuery.json_filter` is the JSON that the SQL function `search_jobs` reads.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SearchQuery:
         return tuple(v for t in self.terms if t.field == field and not t.excluded for v in t.values)
 
     @property
-    def filter(self) -> dict[str, Any]:
+    def json_filter(self) -> dict[str, Any]:
         """The search as the JSON filter that the SQL function `search_jobs` takes."""
         return _build_search_filter(self.terms)
 

@@ -261,15 +261,15 @@ def test_hidden_page_has_no_stream_and_resumes(
 ) -> None:
     page = open_tab("viewer").open(f"{dashboard.base}/queues")
     expect(page.locator("#live-status")).to_have_text("Live")
-    assert dashboard.app.live.viewers >= 1
+    assert dashboard.app.live.stream_count >= 1
     hide = """hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
       document.dispatchEvent(new Event('visibilitychange')) }"""
     page.evaluate(hide, True)
-    wait_until(lambda: dashboard.app.live.viewers == 0)
+    wait_until(lambda: dashboard.app.live.stream_count == 0)
     dashboard.run_query(lambda conn: jobs.submit(conn, {"type": "t", "queue": "while-hidden"}))
     page.evaluate(hide, False)
     expect(page.locator("#content")).to_contain_text("while-hidden")
-    assert dashboard.app.live.viewers == 1
+    assert dashboard.app.live.stream_count == 1
 
 
 def test_database_outage(dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]) -> None:

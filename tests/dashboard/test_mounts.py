@@ -192,10 +192,10 @@ async def test_200_viewers_share_one_rendering(services: AppServices, conn: Conn
     viewers = [asyncio.create_task(watch(n)) for n in range(200)]
     for _ in range(200):
         await asyncio.wait_for(started.acquire(), 60)
-    assert live.viewers == 200
+    assert live.stream_count == 200
     before = renderings
     await jobs.submit(conn, {"type": "t", "queue": "q"})
     results = await asyncio.wait_for(asyncio.gather(*viewers), 60)
     assert len(results) == 200
     assert renderings - before <= 3
-    assert live.viewers == 0
+    assert live.stream_count == 0

@@ -22,7 +22,7 @@ from holdfast.engine import (
     audit as engine_audit,
 )
 from holdfast.engine.connection import Connection
-from holdfast.server.dashboard import ROLES
+from holdfast.server.dashboard import PERMISSIONS_BY_ROLE
 from holdfast.server.dashboard.registry import ACTION_ROUTES, DOWNLOAD_ROUTES, PAGE_ROUTES
 from holdfast.storage import open_store
 
@@ -115,7 +115,7 @@ async def create_file(conn: Connection) -> UUID:
     return staged.id
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", PERMISSIONS_BY_ROLE)
 def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, role: str) -> None:
     """The server enforces the permission table, also for buttons that a page does not show."""
     assert set(FORMS_BY_ACTION) == set(ACTION_ROUTES), "an action that this test does not try"
@@ -124,14 +124,14 @@ def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, r
             before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             response = dashboard.post_form(client, create_target(dashboard, path), **FORMS_BY_ACTION[path])
             after = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
-            if route.permission in ROLES[role]:
+            if route.permission in PERMISSIONS_BY_ROLE[role]:
                 assert response.status_code == 303, (role, path, response.text[-1500:])
             else:
                 assert response.status_code == 403, (role, path, response.status_code)
                 assert after == before, f"{role} added an audit entry with {path}"
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", PERMISSIONS_BY_ROLE)
 def test_permission_of_every_page_for_every_role(dashboard: DashboardServer, role: str) -> None:
     with dashboard.sign_in(role) as client:
         for path, route in {**PAGE_ROUTES, **DOWNLOAD_ROUTES}.items():
@@ -140,7 +140,7 @@ def test_permission_of_every_page_for_every_role(dashboard: DashboardServer, rol
             response = client.get(
                 path, params={"name": "browser", "cause": "x", "verb": "retry", "format": "csv"}
             )
-            allowed = route.permission in ROLES[role]
+            allowed = route.permission in PERMISSIONS_BY_ROLE[role]
             assert (response.status_code == 403) is not allowed, (role, path, response.status_code)
 
 

@@ -70,8 +70,8 @@ async def test_installs_once_and_then_has_nothing_to_do(empty_url: Secret, setti
         first = await install.migrate_database(empty_url, settings)
         again = await install.migrate_database(empty_url, settings)
     assert first.versions == tuple(range(1, LATEST_VERSION + 1))
-    assert first.functions
-    assert (again.versions, again.functions, again.version) == ((), False, LATEST_VERSION)
+    assert first.functions_replaced
+    assert (again.versions, again.functions_replaced, again.version) == ((), False, LATEST_VERSION)
     assert events == ["schema.migrated"]
     assert (await install.read_schema_status(empty_url, settings)).is_current
 
@@ -284,7 +284,7 @@ async def test_a_changed_function_file_renews_all_functions(empty_url: Secret, s
     )
     more = SchemaFiles(files.migrations[:1], (*MINIMAL_FUNCTION_FILES, added))
     done = await install.migrate_database(empty_url, settings, files=more)
-    assert (done.versions, done.functions) == ((), True)
+    assert (done.versions, done.functions_replaced) == ((), True)
     connection = await asyncpg.connect(empty_url.reveal())
     assert await connection.fetchval("select holdfast.zebra()") == 7
     assert not await connection.fetchval(
@@ -305,10 +305,12 @@ async def test_files_for_an_extension_are_left_out_where_it_is_installed(
     )
     await install.migrate_database(empty_url, settings, files=files)
     status = await install.read_schema_status(empty_url, settings, files=files)
-    assert (status.skipped, status.is_current) == (("queue.sql",), True)
+    assert (status.skipped_files, status.is_current) == (("queue.sql",), True)
     assert await connection.fetchval("select to_regclass('holdfast.from_us')") is None
     await connection.execute("delete from pg_extension where extname = 'pgmq'")
-    assert (await install.read_schema_status(empty_url, settings, files=files)).functions == "outdated"
+    assert (
+        await install.read_schema_status(empty_url, settings, files=files)
+    ).function_set_state == "outdated"
     await install.migrate_database(empty_url, settings, files=files)
     assert await connection.fetchval("select to_regclass('holdfast.from_us')") is not None
     await connection.close()

@@ -133,7 +133,7 @@ async def test_rights_that_are_not_in_the_files_are_taken_back_with_the_next_fun
     another = (*packaged.functions, FunctionFile("zz_another.sql", "select 1;"))
     assert (
         await install.migrate_database(url, settings, files=SchemaFiles(packaged.migrations, another))
-    ).functions
+    ).functions_replaced
     assert [tuple(row) for row in await conn.fetch(GIVEN)] == []
 
 

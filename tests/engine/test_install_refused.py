@@ -315,7 +315,7 @@ def test_directives(tmp_path: Path) -> None:
     assert (first.breaking, first.concurrently, first.index_name) == (True, False, None)
     assert (second.breaking, second.concurrently, second.index_name) == (True, True, "b")
     assert [f.path for f in files.functions] == ["access/grants.sql", "a/a.sql", "a/b.sql"]
-    assert files.skipped(frozenset({"pgmq"})) == ("a/a.sql",)
+    assert files.list_skipped_files(frozenset({"pgmq"})) == ("a/a.sql",)
 
 
 def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -> None:

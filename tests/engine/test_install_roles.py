@@ -121,7 +121,9 @@ async def test_as_a_role_that_may_create_roles(admin: Any, own_server: Secret, s
     assert (await install.migrate_database(url, settings)).missing_roles == ()
     assert await list_object_owners(url) == {"holdfast_owner"}
     assert await read_role_attributes(admin) == dict.fromkeys(SCHEMA_ROLES, (False, False))
-    assert (await install.migrate_database(url, settings, files=SCHEMA_WITH_CHANGED_FUNCTIONS)).functions
+    assert (
+        await install.migrate_database(url, settings, files=SCHEMA_WITH_CHANGED_FUNCTIONS)
+    ).functions_replaced
     async with open_connection(url, settings) as connection:
         await install.verify_schema(connection, files=SCHEMA_WITH_CHANGED_FUNCTIONS)
 
@@ -151,8 +153,8 @@ async def test_roles_that_appear_later_are_given_their_rights(
     await install.migrate_database(url, settings)
     for role in SCHEMA_ROLES:
         await admin.execute(f"create role {role} nologin")
-    assert (await install.read_schema_status(url, settings)).functions == "outdated"
-    assert (await install.migrate_database(url, settings)).functions
+    assert (await install.read_schema_status(url, settings)).function_set_state == "outdated"
+    assert (await install.migrate_database(url, settings)).functions_replaced
     async with open_connection(url, settings) as connection:
         assert await connection.fetchval(
             "select has_function_privilege('holdfast_worker', 'holdfast.get_installed_schema()', 'execute')"
@@ -189,7 +191,7 @@ async def test_on_top_of_the_real_pgmq(
     await install.migrate_database(theirs, settings)
     status = await install.read_schema_status(theirs, settings)
     assert status.is_current
-    assert "messages/pgmq_read.sql" in status.skipped
+    assert "messages/pgmq_read.sql" in status.skipped_files
 
 
 async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, settings: Settings) -> None:
@@ -203,7 +205,7 @@ async def test_a_schema_that_was_made_for_us(admin: Any, own_server: Secret, set
             await connection.execute(f"create schema {name} authorization hf_app")
     await install.migrate_database(replace_url_role(url, "hf_app"), settings)
     status = await install.read_schema_status(replace_url_role(url, "hf_app"), settings)
-    assert (status.is_current, status.skipped) == (True, ())
+    assert (status.is_current, status.skipped_files) == (True, ())
     assert await list_object_owners(url) == {"hf_app"}
 
 

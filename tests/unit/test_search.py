@@ -23,7 +23,7 @@ def test_every_search_field() -> None:
         '-tag:old since:2h until:2026-01-31T09:00 attempt:>3 wait:>=1m run:<30s args.a.b:"x y" args.a.c:1 '
         "-args.z:true result.key:k word"
     )
-    assert parse_search(text).filter == {
+    assert parse_search(text).json_filter == {
         "state": {"in": ["failed", "retrying"], "not": ["ready"]},
         "queue": {"in": ["browser", "ai"], "not": ["slow"]},
         "task": {"in": ["shot"]},
@@ -53,22 +53,22 @@ def test_every_search_field() -> None:
 
 
 def test_payload_terms_become_one_containment_test() -> None:
-    assert parse_search("args.a.b:x args.a.c:y args.d:z").filter == {
+    assert parse_search("args.a.b:x args.a.c:y args.d:z").json_filter == {
         "args": {"all": {"a": {"b": "x", "c": "y"}, "d": "z"}}
     }
-    both = parse_search("args.a:x args.a:y").filter["args"]
+    both = parse_search("args.a:x args.a:y").json_filter["args"]
     assert both == {"all": {"a": "x"}, "in": [[{"a": "y"}]]}
 
 
 def test_aliases_of_search_fields() -> None:
     assert (
-        parse_search("tenant:a type:b status:failed").filter
-        == parse_search("owner:a task:b state:failed").filter
+        parse_search("tenant:a type:b status:failed").json_filter
+        == parse_search("owner:a task:b state:failed").json_filter
     )
 
 
 def test_a_url_is_a_word() -> None:
-    assert parse_search("https://e.example/a:b").filter == {"text": {"in": [["https://e.example/a:b"]]}}
+    assert parse_search("https://e.example/a:b").json_filter == {"text": {"in": [["https://e.example/a:b"]]}}
 
 
 @pytest.mark.parametrize(

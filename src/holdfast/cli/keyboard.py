@@ -50,7 +50,7 @@ class KeyboardInput:
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._former_mode)
 
     @property
-    def available(self) -> bool:
+    def is_available(self) -> bool:
         """Whether standard input is a terminal, so that key presses can be read."""
         return self._former_mode is not None
 

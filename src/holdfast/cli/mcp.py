@@ -97,11 +97,11 @@ class McpServer:
         lines = _start_stdin_reader()
         while (line := await lines.get()) is not None:
             if line.strip():
-                response = await self.respond(line)
+                response = await self.respond_to_line(line)
                 if response is not None:
                     self.write(msgspec.json.encode(response, enc_hook=str) + b"\n")
 
-    async def respond(self, line: bytes) -> Any:
+    async def respond_to_line(self, line: bytes) -> Any:
         """Return the response to one line: an object, a list for a batch, None for a notification."""
         if len(line) > MAX_MCP_MESSAGE_BYTES:
             return _build_error_response(
@@ -144,7 +144,7 @@ class McpServer:
         if method == "ping":
             return {}
         if method == "tools/list":
-            return {"tools": [tool.describe() for tool in self.tools]}
+            return {"tools": [tool.build_listing() for tool in self.tools]}
         if method == "tools/call":
             return await self._call_tool(params)
         if method == "resources/list":

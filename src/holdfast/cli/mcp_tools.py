@@ -87,7 +87,7 @@ class McpTool:
     call: Callable[[Connection, Any], Awaitable[ToolResult]]
     action: str | None = None
 
-    def describe(self) -> ToolResult:
+    def build_listing(self) -> ToolResult:
         """Return the name, description and input schema of the tool, for `tools/list`."""
         _, definitions = msgspec.json.schema_components([self.parameters])
         schema = definitions[self.parameters.__name__]

@@ -41,12 +41,12 @@ def apply_migrations(session: CliSession) -> None:
             {
                 "version": applied.version,
                 "applied": list(applied.versions),
-                "functions": applied.functions,
+                "functions": applied.functions_replaced,
                 "missing_roles": list(applied.missing_roles),
                 "seconds": round(applied.seconds, 3),
             }
         )
-    elif applied.versions or applied.functions:
+    elif applied.versions or applied.functions_replaced:
         migrations = f"{len(applied.versions)} migrations applied, " if applied.versions else ""
         session.output.print_line(
             f"The schema is at version {applied.version}: {migrations}functions updated, "
@@ -85,8 +85,8 @@ def _format_schema_status(status: SchemaStatus) -> dict[str, Any]:
         "pending": [migration.file_name for migration in status.pending_migrations],
         "changed": list(status.changed_migrations),
         "newer": [f"{migration.version:04}_{migration.name}" for migration in status.unknown_migrations],
-        "functions": status.functions,
-        "skipped": list(status.skipped),
+        "functions": status.function_set_state,
+        "skipped": list(status.skipped_files),
         "owner": status.installed.owner,
         "missing_roles": list(roles.find_missing_roles(status.installed.roles)),
     }

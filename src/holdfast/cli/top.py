@@ -65,7 +65,7 @@ class TopSnapshot:
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     workers: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    async def fetch(self, connection: Connection) -> None:
+    async def fetch_from_database(self, connection: Connection) -> None:
         """Read queues, workers, running jobs and errors from the database into this snapshot."""
         since = datetime.now(UTC) - SHOWN_ERROR_PERIOD
         self.queues = await engine_queues.list_task_queues(connection)
@@ -116,7 +116,7 @@ def top_command(session: CliSession, once: bool, interval: timedelta) -> None:
 
 def _print_current_snapshot(session: CliSession) -> None:
     snapshot = TopSnapshot()
-    session.run_with_connection(snapshot.fetch)
+    session.run_with_connection(snapshot.fetch_from_database)
     if not session.output.json:
         session.output.console.print(render_snapshot(snapshot, height=UNLIMITED_HEIGHT_LINES))
         return
@@ -150,7 +150,7 @@ async def _show_live_screen(session: CliSession, interval_s: float) -> None:
 async def _refresh_snapshot(snapshot: TopSnapshot, client: Client) -> None:
     try:
         async with client.connection() as connection:
-            await snapshot.fetch(connection)
+            await snapshot.fetch_from_database(connection)
     except HoldfastError as error:
         snapshot.error = sanitize_text(error.message, 100)
 

@@ -135,7 +135,7 @@ async def _run_dev_processes(session: CliSession, processes: DevProcesses, url: 
         await processes.start()
         await _print_addresses(session, processes, client)
         async with KeyboardInput() as keyboard:
-            if keyboard.available:
+            if keyboard.is_available:
                 output.print_line(f" {KEY_HELP}")
             await _run_until_quit(processes, client, keyboard, interrupted)
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -161,11 +161,17 @@ async def _rollback_open_transaction(connection: Connection) -> None:
 
 
 @asynccontextmanager
-async def open_connection(url: Secret, settings: Settings) -> AsyncGenerator[Connection]:
-    """Open a connection outside the pool, for short commands and for LISTEN."""
+async def open_connection(
+    url: Secret, settings: Settings, *, report_outage: bool = False
+) -> AsyncGenerator[Connection]:
+    """Open a connection outside the pool, for short commands and for LISTEN.
+
+    A short command shows the error itself. With `report_outage` the outage is an event, as for the pool.
+    """
     options = _build_connect_options(settings, prepare=settings.statement_cache == "on")
     with translate_driver_errors(url):
-        with _translate_url_errors(), _record_availability(get_availability(url)):
+        recorder = _record_availability(get_availability(url)) if report_outage else nullcontext()
+        with _translate_url_errors(), recorder:
             connection = await asyncpg.connect(url.reveal(), **options)
         try:
             yield connection
@@ -192,7 +198,7 @@ async def _can_prepare_statements(url: Secret, settings: Settings) -> bool:
     """
     if settings.statement_cache != "auto":
         return settings.statement_cache == "on"
-    async with open_connection(url, settings) as connection:
+    async with open_connection(url, settings, report_outage=True) as connection:
         backend_pid = await connection.fetchval("select pg_catalog.pg_backend_pid()")
         return bool(connection.get_server_pid() == backend_pid)
 

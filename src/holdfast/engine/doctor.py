@@ -215,9 +215,11 @@ async def check_schema(context: DoctorCheckContext) -> DoctorFinding:
             f"{at}: applied migrations differ from the package: {', '.join(status.changed_migrations)}",
             "Reinstall the package.",
         )
-    if status.pending_migrations or status.functions in {"missing", "outdated"}:
-        return DoctorFinding(name, "fail", f"{at}, functions {status.functions}", "Run: holdfast migrate")
-    if status.unknown_migrations or status.functions == "newer":
+    if status.pending_migrations or status.function_set_state in {"missing", "outdated"}:
+        return DoctorFinding(
+            name, "fail", f"{at}, functions {status.function_set_state}", "Run: holdfast migrate"
+        )
+    if status.unknown_migrations or status.function_set_state == "newer":
         return DoctorFinding(
             name, "warn", f"{at}: newer than this package", "Upgrade the package when convenient."
         )
@@ -248,7 +250,7 @@ async def check_roles(context: DoctorCheckContext) -> DoctorFinding:
 async def check_extensions(context: DoctorCheckContext) -> DoctorFinding:
     """Report whether Holdfast or the extension pgmq provides the message queues."""
     status = await _get_schema_status(context)
-    if status.skipped:
+    if status.skipped_files:
         names = sorted(status.installed.provided)
         rows = await context.connection.fetch(queries.READ_EXTENSION_VERSIONS, names)
         versions = {row["extname"]: f" {row['extversion']}" for row in rows}

@@ -53,7 +53,7 @@ class MigrationReport:
     """Result of a migration: the applied versions, and whether the functions were replaced."""
 
     versions: tuple[int, ...]
-    functions: bool
+    functions_replaced: bool
     version: int
     missing_roles: tuple[str, ...]
     seconds: float
@@ -66,7 +66,7 @@ class _MigrationRun:
     files: SchemaFiles
     connection: Connection
     versions: list[int] = field(default_factory=list[int])
-    functions: bool = False
+    functions_replaced: bool = False
 
 
 async def migrate_database(
@@ -89,9 +89,13 @@ async def migrate_database(
         while await _retry_transient_errors(lambda: _run_migration_step(run)):
             pass
     report = MigrationReport(
-        tuple(run.versions), run.functions, run.files.latest_version, missing, time.monotonic() - began
+        tuple(run.versions),
+        run.functions_replaced,
+        run.files.latest_version,
+        missing,
+        time.monotonic() - began,
     )
-    if report.versions or report.functions:
+    if report.versions or report.functions_replaced:
         telemetry.emit("schema.migrated", versions=report.versions, seconds=report.seconds)
     return report
 
@@ -124,7 +128,7 @@ async def verify_schema(connection: Connection, *, files: SchemaFiles | None = N
             f"code (Holdfast {__version__}) does not know.",
             fix=f"Upgrade the package: pip install 'holdfast>={breaking[0].applied_by}'.",
         )
-    if status.pending_migrations or status.functions in {"missing", "outdated"}:
+    if status.pending_migrations or status.function_set_state in {"missing", "outdated"}:
         raise errors.SchemaOutdatedError(
             f"The schema is at version {status.installed.latest_version} and this code needs "
             f"{files.latest_version}{'' if status.pending_migrations else ' with newer functions'}.",
@@ -152,14 +156,14 @@ async def _run_migration_step(run: _MigrationRun) -> bool:
         later = status.pending_migrations[len(migrations) :]
         # Functions may use what any migration creates, so they follow the last one in a transaction.
         with_functions = all(m.concurrently for m in later) and (
-            bool(migrations) or status.functions != "current"
+            bool(migrations) or status.function_set_state != "current"
         )
         if migrations or with_functions:
             await _apply_migrations(run, migrations, with_functions=with_functions)
         else:
             await _build_index_concurrently(run, later[0])
     run.versions += [m.version for m in migrations] or ([] if with_functions else [later[0].version])
-    run.functions = run.functions or with_functions
+    run.functions_replaced = run.functions_replaced or with_functions
     return True
 
 

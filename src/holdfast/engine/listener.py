@@ -72,7 +72,7 @@ class NotificationListener:
             await asyncio.sleep(delay_s)
 
     async def _listen(self) -> None:
-        async with open_connection(self._url, self._settings) as connection:
+        async with open_connection(self._url, self._settings, report_outage=True) as connection:
             for channel in self._callbacks:
                 await connection.add_listener(channel, self._on_notification)
             await connection.add_listener(self._ping_channel, self._on_pong)

@@ -103,11 +103,12 @@ class SchemaFiles:
         return max((migration.version for migration in self.migrations), default=0)
 
     @property
-    def extensions(self) -> tuple[str, ...]:
+    def replaceable_extensions(self) -> tuple[str, ...]:
+        """The extensions that can provide some of the functions instead of Holdfast."""
         return tuple(sorted({f.unless_extension for f in self.functions if f.unless_extension}))
 
-    def skipped(self, provided: frozenset[str]) -> tuple[str, ...]:
-        """The function files that are skipped if somebody else provides these extensions."""
+    def list_skipped_files(self, provided: frozenset[str]) -> tuple[str, ...]:
+        """List the function files that are skipped if somebody else provides these extensions."""
         return tuple(sorted(f.path for f in self.functions if f.unless_extension in provided))
 
 

@@ -100,7 +100,7 @@ async def read_installed_schema(connection: Connection, files: SchemaFiles) -> I
     provided: list[str] = []
     if row["may_call"]:
         content = json.loads(await connection.fetchval("select holdfast.get_installed_schema()"))
-        provided = await connection.fetchval(_LIST_PROVIDED_EXTENSIONS, list(files.extensions))
+        provided = await connection.fetchval(_LIST_PROVIDED_EXTENSIONS, list(files.replaceable_extensions))
     elif row["may_read"]:
         content = json.loads(await connection.fetchval(_READ_TABLES))
     elif row["has_tables"]:
@@ -171,11 +171,13 @@ class SchemaStatus:
         return any(names.get(m.version, m.name) != m.name for m in self.installed.migrations)
 
     @property
-    def skipped(self) -> tuple[str, ...]:
-        return self.files.skipped(self.installed.provided)
+    def skipped_files(self) -> tuple[str, ...]:
+        """The function files that are not installed, because an extension provides their functions."""
+        return self.files.list_skipped_files(self.installed.provided)
 
     @property
-    def functions(self) -> FunctionSetState:
+    def function_set_state(self) -> FunctionSetState:
+        """Whether the installed SQL functions are missing, outdated, current or newer than this code."""
         installed = self.installed.functions
         if installed is None:
             return "missing"
@@ -185,7 +187,7 @@ class SchemaStatus:
                 if version_sort_key(installed.applied_by) > version_sort_key(__version__)
                 else "outdated"
             )
-        same = (installed.skipped, installed.roles) == (self.skipped, self.installed.roles)
+        same = (installed.skipped, installed.roles) == (self.skipped_files, self.installed.roles)
         return "current" if same else "outdated"
 
     @property
@@ -193,7 +195,7 @@ class SchemaStatus:
         return (
             not self.pending_migrations
             and not self.changed_migrations
-            and self.functions in {"current", "newer"}
+            and self.function_set_state in {"current", "newer"}
         )
 
     def raise_if_unreleased(self) -> None:
@@ -203,7 +205,7 @@ class SchemaStatus:
     def raise_if_newer(self) -> None:
         """Raise if newer code installed this schema or its functions: older code must not change them."""
         newest = max((m.applied_by for m in self.unknown_migrations), key=version_sort_key, default=None)
-        if newest is None and self.functions == "newer" and self.installed.functions:
+        if newest is None and self.function_set_state == "newer" and self.installed.functions:
             newest = self.installed.functions.applied_by
         if newest is not None:
             raise errors.SchemaTooNewError(

@@ -71,7 +71,7 @@ async def count_jobs(
 
 def build_search_filter(query: SearchQuery | str, owner: str | None) -> str:
     """Build the JSON filter of a search, restricted to the jobs of `owner` unless `owner` is None."""
-    where = (parse_search(query) if isinstance(query, str) else query).filter
+    where = (parse_search(query) if isinstance(query, str) else query).json_filter
     if owner is not None:
         where["owner"] = {"in": [owner]}
     return encode_json(where)

@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass
 class EmbeddedServer:
-    """A running embedded server. The lock file descriptor `user_lock_fd` makes this process one of its users."""
+    """A running embedded server. The open lock file `user_lock_fd` makes this process one of its users."""
 
     url: Secret
     home: EmbeddedHome = field(repr=False)

@@ -54,9 +54,11 @@ class ServerOsAccount:
 
     def can_access(self, test: str, path: Path) -> bool:
         """Return whether this account passes the `test` command, such as `-x`, on a path."""
-        return self.run(["/bin/sh", "-c", f'test {test} "$1"', "sh", os.fspath(path)]).returncode == 0
+        return self.run_program(["/bin/sh", "-c", f'test {test} "$1"', "sh", os.fspath(path)]).returncode == 0
 
-    def run(self, command: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[bytes]:
+    def run_program(
+        self, command: Sequence[str], text: str | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a program as this account with `text` as its input, and wait for it."""
         process: subprocess.CompletedProcess[bytes] = subprocess.run(
             command,

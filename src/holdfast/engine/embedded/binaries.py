@@ -170,7 +170,7 @@ def make_postgres_binaries_runnable(binaries: PostgresBinaries, account: ServerO
 def _can_run_binaries(binaries: PostgresBinaries, account: ServerOsAccount) -> bool:
     for name in ("postgres", "initdb"):  # initdb also needs libpq
         try:
-            if account.run([binaries.program_path(name), "--version"]).returncode:
+            if account.run_program([binaries.program_path(name), "--version"]).returncode:
                 return False
         except OSError:
             return False

@@ -93,7 +93,7 @@ class PostgresCluster:
             EMBEDDED_ROLE_NAME,
             f"--pwfile={key}",
         )
-        process = self.account.run(
+        process = self.account.run_program(
             [*program, "--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions", *locale]
         )
         if process.returncode:
@@ -167,7 +167,7 @@ class PostgresCluster:
         statement = f"alter role {EMBEDDED_ROLE_NAME} with login superuser password '{password.reveal()}';\n"
         config = f"config_file={self.home.data_folder}/holdfast.conf"
         program = (self.binaries.program_path("postgres"), "--single", "-D", str(self.home.data_folder))
-        process = self.account.run([*program, "-c", config, "template1"], statement)
+        process = self.account.run_program([*program, "-c", config, "template1"], statement)
         output = process.stderr.decode(errors="replace").replace(password.reveal(), "•••")
         if process.returncode or "ERROR:" in output:
             raise EmbeddedDatabaseError(

@@ -171,7 +171,7 @@ class EmbeddedHome:
             fix="Allow this process to listen on 127.0.0.1, or set DATABASE_URL to a running server.",
         )
 
-    def url(self, password: Secret, port: int, database: str = EMBEDDED_DATABASE_NAME) -> Secret:
+    def build_url(self, password: Secret, port: int, database: str = EMBEDDED_DATABASE_NAME) -> Secret:
         """Return the connection URL of the embedded server."""
         return Secret(f"postgresql://{EMBEDDED_ROLE_NAME}:{password.reveal()}@127.0.0.1:{port}/{database}")
 

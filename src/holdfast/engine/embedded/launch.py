@@ -37,7 +37,7 @@ def find_running_server_url(home: EmbeddedHome, *, wait: bool) -> Secret | None:
     """Return the URL of the running server, or None. With `wait`, wait for a server that is starting."""
     if not home.has_supervisor() or not (password := home.password) or not (port := home.port):
         return None
-    url = home.url(password, port)
+    url = home.build_url(password, port)
     result = login_probe.probe_login(url, home.cluster_name)
     if wait and result not in {*ACCEPTING_LOGIN_RESULTS, LoginResult.REFUSED, LoginResult.NO_DATABASE}:
         _check_same_machine(home)
@@ -45,7 +45,7 @@ def find_running_server_url(home: EmbeddedHome, *, wait: bool) -> Secret | None:
         _check_server_responds(home, result)
     if result is LoginResult.NO_DATABASE and wait:
         login_probe.ensure_database_exists(
-            home.url(password, port, MAINTENANCE_DATABASE), EMBEDDED_DATABASE_NAME
+            home.build_url(password, port, MAINTENANCE_DATABASE), EMBEDDED_DATABASE_NAME
         )
         result = LoginResult.OURS
     return url if result in ACCEPTING_LOGIN_RESULTS else None
@@ -93,7 +93,7 @@ def _check_or_stop_unsupervised_server(cluster: PostgresCluster, password: Secre
     while cluster.find_postmaster_pid():
         port = cluster.home.port
         result = (
-            login_probe.probe_login(cluster.home.url(password, port), cluster.home.cluster_name)
+            login_probe.probe_login(cluster.home.build_url(password, port), cluster.home.cluster_name)
             if port
             else None
         )
@@ -113,7 +113,7 @@ def _adopt_server(cluster: PostgresCluster, password: Secret) -> Secret:
     if port is None:
         raise EmbeddedDatabaseError("The port of the embedded PostgreSQL is unknown.", fix="Try again.")
     _spawn_supervisor(cluster.build_server_start_plan(port))
-    return cluster.home.url(password, port)
+    return cluster.home.build_url(password, port)
 
 
 def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
@@ -122,13 +122,13 @@ def _start_server_process(cluster: PostgresCluster, password: Secret) -> Secret:
     password_set = False
     for _ in range(MAX_PORT_ATTEMPTS):
         port = home.choose_free_port(refused)
-        first = home.url(password, port, MAINTENANCE_DATABASE)
+        first = home.build_url(password, port, MAINTENANCE_DATABASE)
         log_start = home.log_size
         _spawn_supervisor(cluster.build_server_start_plan(port))
         result = _wait_for_login(home, first)
         if result in ACCEPTING_LOGIN_RESULTS:
             login_probe.ensure_database_exists(first, EMBEDDED_DATABASE_NAME)
-            return home.url(password, port)
+            return home.build_url(password, port)
         log = home.read_log_since(log_start)
         end_server(home)
         if result is LoginResult.REFUSED and not password_set:

@@ -11,6 +11,13 @@ from __future__ import annotations
 
 from holdfast.server.dashboard.app import IdentifyUser, create_dashboard
 from holdfast.server.dashboard.login import create_login_link
-from holdfast.server.dashboard.roles import PERMISSIONS, ROLES, DashboardUser
+from holdfast.server.dashboard.roles import ALL_PERMISSIONS, PERMISSIONS_BY_ROLE, DashboardUser
 
-__all__ = ["PERMISSIONS", "ROLES", "DashboardUser", "IdentifyUser", "create_dashboard", "create_login_link"]
+__all__ = [
+    "ALL_PERMISSIONS",
+    "PERMISSIONS_BY_ROLE",
+    "DashboardUser",
+    "IdentifyUser",
+    "create_dashboard",
+    "create_login_link",
+]

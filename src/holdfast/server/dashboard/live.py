@@ -72,7 +72,7 @@ class LiveUpdates:
         self._maintained_at = 0.0
 
     @property
-    def viewers(self) -> int:
+    def stream_count(self) -> int:
         """The number of open event streams in this process."""
         return sum(len(page.viewers) for page in self._watched.values())
 

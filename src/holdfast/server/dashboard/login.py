@@ -21,7 +21,7 @@ from holdfast.engine.access import ALL_SCOPES_WILDCARD
 from holdfast.engine.connection import Connection
 from holdfast.server.api.identity import reject_cross_site_request
 from holdfast.server.api.services import AppServices
-from holdfast.server.dashboard.roles import ROLES, DashboardUser
+from holdfast.server.dashboard.roles import PERMISSIONS_BY_ROLE, DashboardUser
 from holdfast.server.dashboard.sessions import SESSION_COOKIE, SESSION_LIFETIME_S
 from holdfast.server.dashboard.site import DashboardSite, get_base_path
 
@@ -89,7 +89,7 @@ class LoginHandler:
             return Response(status_code=503)  # a browser that prefetches must not use up the link
         async with self._site.transaction(write=True) as connection:
             link = await access.redeem_login_link(connection, _hash_secret(request.query_params.get("t", "")))
-        if link is None or link["role"] not in ROLES:
+        if link is None or link["role"] not in PERMISSIONS_BY_ROLE:
             return self.render_login_page(
                 request, error="This login link was already used or has expired.", status=403
             )
@@ -142,7 +142,7 @@ async def find_user_by_service_key(services: AppServices, key: str) -> Dashboard
         return None
     if ALL_SCOPES_WILDCARD in service_key.scopes:
         return DashboardUser(service_key.name, "admin")
-    roles = [role for role in ROLES if f"dashboard:{role}" in service_key.scopes]
+    roles = [role for role in PERMISSIONS_BY_ROLE if f"dashboard:{role}" in service_key.scopes]
     return DashboardUser(service_key.name, roles[-1]) if roles else None
 
 

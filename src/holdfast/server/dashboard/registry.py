@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from starlette.routing import compile_path
 
-from holdfast.server.dashboard.roles import PERMISSIONS
+from holdfast.server.dashboard.roles import ALL_PERMISSIONS
 from holdfast.server.dashboard.site import ActionFunction, DownloadFunction, PageFunction
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ def register_action(path: str, permission: str) -> Callable[[ActionFunction], Ac
 
 
 def _register_route(routes: dict[str, DashboardRoute], path: str, permission: str) -> Callable[[F], F]:
-    if permission not in PERMISSIONS:
+    if permission not in ALL_PERMISSIONS:
         raise ValueError(f"{path}: permission {permission!r} does not exist")
     if path in routes:
         raise ValueError(f"{path} is registered twice")

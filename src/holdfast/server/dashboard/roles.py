@@ -30,13 +30,13 @@ _ADMIN_PERMISSIONS = _OPERATOR_PERMISSIONS | {
     "webhook.edit",
 }
 
-ROLES: Final[dict[str, frozenset[str]]] = {
+PERMISSIONS_BY_ROLE: Final[dict[str, frozenset[str]]] = {
     "viewer": _VIEWER_PERMISSIONS,
     "support": _SUPPORT_PERMISSIONS,
     "operator": _OPERATOR_PERMISSIONS,
     "admin": _ADMIN_PERMISSIONS,
 }
-PERMISSIONS: Final = tuple(sorted(_ADMIN_PERMISSIONS))
+ALL_PERMISSIONS: Final = tuple(sorted(_ADMIN_PERMISSIONS))
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,17 @@ class DashboardUser:
     tenant: str | None = None
 
     def __post_init__(self) -> None:
-        if self.role not in ROLES:
+        if self.role not in PERMISSIONS_BY_ROLE:
             raise InvalidError(
-                f"Role {self.role!r} does not exist.", fix=f"Choose one of: {', '.join(ROLES)}.", field="role"
+                f"Role {self.role!r} does not exist.",
+                fix=f"Choose one of: {', '.join(PERMISSIONS_BY_ROLE)}.",
+                field="role",
             )
 
     @property
     def permissions(self) -> frozenset[str]:
         """The permissions of the user's role."""
-        return ROLES[self.role]
+        return PERMISSIONS_BY_ROLE[self.role]
 
     def can(self, permission: str) -> bool:
         """Return whether the user's role has a permission, such as `jobs.retry`."""

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from holdfast.formatting import format_duration, format_number
 
-WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS = (
+WEEKDAY_NAMES_FROM_SUNDAY = (
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+)
+MONTH_NAMES = (
     "",
     "January",
     "February",
@@ -29,8 +38,8 @@ CRON_ALIAS_TEXTS = {
     "@yearly": "on 1 January at 00:00",
     "@annually": "on 1 January at 00:00",
 }
-_WEEKDAY_NUMBERS = {day[:3].lower(): n for n, day in enumerate(WEEKDAYS[:7])}
-_MONTH_NUMBERS = {month[:3].lower(): n for n, month in enumerate(MONTHS) if month}
+_WEEKDAY_NUMBERS = {day[:3].lower(): n for n, day in enumerate(WEEKDAY_NAMES_FROM_SUNDAY[:7])}
+_MONTH_NUMBERS = {month[:3].lower(): n for n, month in enumerate(MONTH_NAMES) if month}
 
 
 def describe_schedule(cron: str | None, every_s: float | None) -> str:
@@ -84,7 +93,7 @@ def _describe_cron_days(day: str, month: str, weekday: str) -> str | None:
         return f"on day {int(day)} of every month"
     if day.isdigit() and weekday == "*":
         number = int(month) if month.isdigit() else _MONTH_NUMBERS.get(month, 0)
-        return f"on {int(day)} {MONTHS[number]}" if 1 <= number <= 12 else None
+        return f"on {int(day)} {MONTH_NAMES[number]}" if 1 <= number <= 12 else None
     return None
 
 
@@ -96,5 +105,5 @@ def _describe_weekdays(field: str) -> str | None:
         number = int(part) if part.isdigit() else _WEEKDAY_NUMBERS.get(part, -1)
         if not 0 <= number <= 7:
             return None
-        names.append(WEEKDAYS[number])
+        names.append(WEEKDAY_NAMES_FROM_SUNDAY[number])
     return "every " + " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

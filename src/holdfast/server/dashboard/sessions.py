@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.server.dashboard.roles import ROLES, DashboardUser
+from holdfast.server.dashboard.roles import PERMISSIONS_BY_ROLE, DashboardUser
 from holdfast.settings import Settings
 
 SESSION_COOKIE = "holdfast_session"
@@ -82,7 +82,7 @@ class CookieSigner:
         if not isinstance(value, dict):
             return None
         body: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        if body.get("role") not in ROLES or float(body.get("expires", 0)) < time.time():
+        if body.get("role") not in PERMISSIONS_BY_ROLE or float(body.get("expires", 0)) < time.time():
             return None
         user = DashboardUser(str(body["name"]), body["role"], body.get("tenant"))
         return DashboardSession(user, str(body["token"]), float(body["expires"]))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from holdfast.server.dashboard.registry import register_action, register_page
-from holdfast.server.dashboard.roles import PERMISSIONS, ROLES
+from holdfast.server.dashboard.roles import ALL_PERMISSIONS, PERMISSIONS_BY_ROLE
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, redirect_with_message
 
 PREFERENCE_COOKIE_LIFETIME_S = 365 * 86400
@@ -38,7 +38,12 @@ async def show_settings(request: PageRequest) -> DashboardPage:
     return DashboardPage(
         "settings.html",
         "Settings",
-        {"preferences": DISPLAY_PREFERENCES, "chosen": chosen, "roles": ROLES, "permissions": PERMISSIONS},
+        {
+            "preferences": DISPLAY_PREFERENCES,
+            "chosen": chosen,
+            "roles": PERMISSIONS_BY_ROLE,
+            "permissions": ALL_PERMISSIONS,
+        },
         live=False,
     )
 
