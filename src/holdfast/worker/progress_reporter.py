@@ -41,7 +41,7 @@ class ProgressReporter:
 
     async def _report_until_idle(self, ended: threading.Event) -> None:
         try:
-            async with open_connection(self._url, self._settings) as connection:
+            async with open_connection(self._url, self._settings, report_outage=True) as connection:
                 await self._report_while_connected(connection, ended)
         except Exception as error:  # progress must not end with one failure
             self._failures.report_failure(error)
