@@ -48,8 +48,7 @@ A task decides its own outcome by raising an `OutcomeSignal`, which is not part 
 `Cancel`, `Snooze` or `RateLimited`. `PublicError` is an ordinary failure whose message end users may read.
 
 SQL functions raise the codes HF001 to HF007, so that clients in every language can tell the errors apart.
-`build_error_from_sqlstate` turns the codes back into exceptions. `exit_code` is the exit code of the command
-line.
+`build_error_from_sqlstate` turns the codes back into exceptions. `exit_code` is that of the command line.
 """
 
 from __future__ import annotations
@@ -110,10 +109,7 @@ class DatabaseUnavailableError(DatabaseError):
 
 
 class DatabaseLoginError(DatabaseUnavailableError):
-    """The URL is invalid, the database does not exist, or the server refused the login.
-
-    Trying again does not help before somebody changes the URL or the server.
-    """
+    """The URL is invalid, the database does not exist, or the server refused the login. Correct it first."""
 
 
 class DatabaseRefusedError(DatabaseError):
