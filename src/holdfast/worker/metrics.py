@@ -56,9 +56,7 @@ class ProcessMetrics(MetricRegistry):
             DURATION_BUCKETS_S,
         )
         self.lost = Counter("holdfast_leases_lost_total", "Leases that were lost or cancelled.")
-        self.refused_outcomes = Counter(
-            "holdfast_outcomes_refused_total", "Outcomes that the database refused: stale, or for their data."
-        )
+        self.refused_outcomes = Counter("holdfast_outcomes_refused_total", "Outcomes that were not recorded.")
         self.claims = Histogram("holdfast_claimed_tasks", "Tasks received per claim.", (), COUNT_BUCKETS)
         self.claim_seconds = Histogram(
             "holdfast_claim_seconds",
