@@ -58,13 +58,13 @@ async def sleep_for(seconds: float) -> None:
 async def create_database(server: Secret, settings: Settings) -> AsyncGenerator[Secret]:
     """Create a database with Holdfast, yield its URL, and drop the database."""
     name = f"hf_bench_{uuid4().hex[:12]}"
-    await scratch.create_database(server, name, settings)
+    await scratch.create_test_database(server, name, settings)
     url = scratch.build_database_url(server, name)
     try:
         await install.migrate_database(url, settings)
         yield url
     finally:
-        await scratch.drop_database(server, name, settings)
+        await scratch.drop_test_database(server, name, settings)
 
 
 def start_worker(url: Secret, *options: str) -> subprocess.Popen[bytes]:

@@ -80,7 +80,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         settings = settings_module.load_settings({"home": os.environ[HOME_VARIABLE]})
         if settings.database_url:
-            asyncio.run(scratch.drop_test_database(settings.database_url, build_template_name(settings), settings))
+            asyncio.run(
+                scratch.drop_test_database(settings.database_url, build_template_name(settings), settings)
+            )
         else:
             embedded.stop_server(settings)
         shutil.rmtree(settings.home, ignore_errors=True)

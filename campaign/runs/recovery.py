@@ -15,6 +15,7 @@ from campaign.checker import check_all_succeeded, check_i4_no_overlap, check_res
 from campaign.environment import FaultEnvironment
 from campaign.runs import FaultDose, FaultRun
 from campaign.runs.worker_faults import submit_load
+from holdfast import Call
 
 WORKER_COUNT = 3
 MAX_TASK_MS = 300
@@ -52,7 +53,7 @@ async def _run_tree_kills(env: FaultEnvironment, dose: FaultDose) -> dict[str, o
     return {}
 
 
-def _build_call_with_slow_tasks(number: int, ms: int) -> default_app.Call[int]:
+def _build_call_with_slow_tasks(number: int, ms: int) -> Call[int]:
     return default_app.build_call(number, SLOW_TASK_MS if number % 5 == 2 else ms)
 
 

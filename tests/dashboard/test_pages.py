@@ -152,7 +152,7 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
         page = client.get(f"/jobs/{job}").text
         assert "WorkerLost" in page
-        assert "crashed" in page
+        assert "not charged: its worker was lost" in page
         assert re.search(r"<dt>Attempt</dt>\s*<dd>2</dd>", page)
 
 

@@ -56,7 +56,8 @@ async def test_a_batch_of_all_outcomes_is_answered_in_order(conn: Connection) ->
     assert list(answer.answers) == ["ok", "ok", "ok", "stale", "ok", "ok", "ok", "ok", "ok", "ok"]
     now = [await read_task_status(conn, task.id) for task in tasks]
     assert now == [
-        "succeeded", "scheduled", "failed", "scheduled", "ready", "scheduled", "scheduled", "cancelled", "ready",
+        "succeeded", "scheduled", "failed", "scheduled", "ready", "scheduled", "scheduled",
+        "cancelled", "ready",
     ]  # fmt: skip
 
 

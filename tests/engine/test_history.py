@@ -141,7 +141,7 @@ async def test_ticks_from_everywhere_at_once(conn: Connection, url: Secret, cloc
         r["status"]: r["count"]
         for r in await conn.fetch("select status, count(*) from holdfast.tasks group by 1")
     }
-    assert counts == {"ready": 20, "scheduled": 20}
+    assert counts == {"ready": 40}  # 20 were promoted, and 20 lost tasks returned
     assert await conn.fetchval("select count(*) from holdfast.attempts") == 20
     for other in others:
         await other.close()
@@ -204,7 +204,8 @@ async def test_redriving_is_spread_over_time(conn: Connection, clock: Clock) -> 
     await run_job(conn, "reject")
     await conn.fetchval("select holdfast.redrive('{}', 100, false, 100)")
     manual_worker = ManualWorker(conn)
-    assert len(await manual_worker.claim_tasks(50)) == 1
+    (first,) = await manual_worker.claim_tasks(50)
+    await manual_worker.finish_task(first)
     await clock.advance(timedelta(seconds=60))
     assert len(await manual_worker.claim_tasks(50)) == 2
 

@@ -12,7 +12,7 @@ from manual_worker import ManualWorker, read_task_row, submit_graph, submit_job
 
 from holdfast.engine import leases
 from holdfast.engine.connection import Connection
-from holdfast.formatting import describe_reason
+from holdfast.formatting import describe_wait_reason
 from holdfast.testing import Clock
 
 LEASE = timedelta(seconds=61)  # longer than the default lease
@@ -207,6 +207,7 @@ async def test_a_returned_task_of_a_graph_is_first_too(conn: Connection, clock: 
     await submit_job(conn)
     worker = ManualWorker(conn)
     task = await worker.claim_one_task()
+    assert result.tasks is not None
     assert task.id == result.tasks["a"]
     await clock.advance(LEASE)
     await conn.fetchval("select holdfast.reclaim_stale_tasks()")
@@ -224,7 +225,7 @@ async def test_the_explanation_says_which_deaths_were_charged(conn: Connection) 
     await worker.finish_task(await worker.claim_one_task(), "lost", {"message": "The worker died."})
     (reason,) = await explain_deaths(conn, task_id)
     assert (reason["crashes"], reason["max_crashes"], reason["losses"], reason["suspect"]) == (1, 3, 1, True)
-    assert str(describe_reason(reason)) == (
+    assert str(describe_wait_reason(reason)) == (
         "Its process died 1 of at most 3 times while only this task ran in it, which is charged to the task. "
         "Lost 1 time in a row, which is not charged to the task. The last time: The worker died. "
         "The task runs alone in a child process."

@@ -139,7 +139,7 @@ class ModelState:
         )
 
     async def beat(self) -> None:
-        for task_id, task in self.tasks.items():
+        for task in self.tasks.values():
             if task.lease:
                 lost = (await leases.heartbeat_tasks(self.conn, worker="w", held=[task.lease])).lost
                 assert (task.lease.lease in lost) == (task.status != "running")

@@ -57,9 +57,9 @@ async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None
     by_name = {row["name"]: row for row in await workers.list_workers(conn)}
     assert (by_name["ann"]["state"], by_name["ann"]["running"]) == ("quiet", 0)  # its lease went to bob
     assert (by_name["bob"]["state"], by_name["bob"]["running"]) == ("live", 1)
-    (running,) = await workers.list_worker_tasks(conn, "bob")
+    (running,) = await workers.list_running_tasks_of_worker(conn, "bob")
     assert (running["task"], running["attempt"]) == (str(task.id), 2)
-    assert await workers.list_worker_tasks(conn, "nobody") == []
+    assert await workers.list_running_tasks_of_worker(conn, "nobody") == []
     await clock.advance(timedelta(hours=2))
     assert [row["name"] for row in await workers.list_workers(conn)] == ["bob"]  # it still holds something
 

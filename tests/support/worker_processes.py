@@ -30,7 +30,8 @@ class WorkerProcesses:
     async def start(self, *options: str) -> asyncio.subprocess.Process:
         log = (self.folder / f"worker{len(self.started)}.log").open("wb")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "holdfast", "--log-level", self.log_level, "worker", str(self.app), *options,
+            sys.executable, "-m", "holdfast", "--log-level", self.log_level,
+            "worker", str(self.app), *options,
             env={**os.environ, "HOLDFAST_DATABASE_URL": self.url.reveal(), "RECORD": str(self.record)},
             stdout=log, stderr=log,
         )  # fmt: skip

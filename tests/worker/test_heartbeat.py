@@ -21,7 +21,7 @@ from holdfast.testing import wait_until
 from holdfast.worker.attempts import Attempt, RunningAttempts
 from holdfast.worker.context import TaskContext
 from holdfast.worker.heartbeat import Heartbeat
-from holdfast.worker.messages.visibility import VisibilityKeeper
+from holdfast.worker.messages.visibility import VisibilityRenewalClient
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def start_heartbeat(silent_server: Secret) -> AsyncGenerator[Start]:
         running = RunningAttempts(lambda: None)
         for each in attempts:
             running.add_attempt(each)
-        heartbeat = Heartbeat(silent_server, patient, "w", running, VisibilityKeeper(list))
+        heartbeat = Heartbeat(silent_server, patient, "w", running, VisibilityRenewalClient(list))
         heartbeat.start()
         started.append(heartbeat)
         return heartbeat

@@ -26,7 +26,7 @@ from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.heartbeat_process import HeartbeatProcess
 from holdfast.worker.heartbeat_protocol import LeaseRenewals
 from holdfast.worker.lease_return import build_return_outcomes
-from holdfast.worker.messages.visibility import VisibilityKeeper
+from holdfast.worker.messages.visibility import VisibilityRenewalClient
 
 
 @task
@@ -51,7 +51,7 @@ def running() -> RunningAttempts:
 
 @pytest.fixture
 def heartbeat(running: RunningAttempts) -> Heartbeat:
-    return Heartbeat(Secret("postgresql://x"), Settings(), "w", running, VisibilityKeeper(list))
+    return Heartbeat(Secret("postgresql://x"), Settings(), "w", running, VisibilityRenewalClient(list))
 
 
 def add_attempt(running: RunningAttempts, claimed: LeasedTask) -> Attempt:

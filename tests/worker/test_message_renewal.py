@@ -77,7 +77,7 @@ async def test_a_message_is_renewed_until_it_is_dropped(
     renewer.handle_hold_frame(encoded_message)
     await wait_until(lambda: len(worker.renewed) >= 3)
     assert await read_hidden_time(conn) > timedelta(seconds=VT_S)
-    renewer.handle_drop_frame(encode_message_numbers([7]))
+    renewer.handle_stop_renewing_frame(encode_message_numbers([7]))
     await wait_until(lambda: worker.dropped == [7])
     before = await read_hidden_time(conn)
     await asyncio.sleep(VT_S)
@@ -103,7 +103,7 @@ async def test_a_drop_waits_for_a_renewal_in_flight(
         await conn.execute("select from pgmq.q_q where msg_id = 2 for update")
         renewer.handle_hold_frame(encoded_message)
         await wait_until(lambda: renewer._in_flight == {7})
-        renewer.handle_drop_frame(encode_message_numbers([7]))
+        renewer.handle_stop_renewing_frame(encode_message_numbers([7]))
         assert worker.dropped == []
     await wait_until(lambda: worker.dropped == [7])
     assert worker.renewed == []

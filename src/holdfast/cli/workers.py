@@ -89,7 +89,7 @@ def show_worker(session: CliSession, name: str) -> None:
 
     async def fetch_worker_with_tasks(connection: Connection) -> dict[str, Any]:
         row = await get_worker_or_fail(connection, name)
-        return {**row, "tasks": await engine_workers.list_worker_tasks(connection, row["name"])}
+        return {**row, "tasks": await engine_workers.list_running_tasks_of_worker(connection, row["name"])}
 
     row = session.run_with_connection(fetch_worker_with_tasks)
     if session.output.json:

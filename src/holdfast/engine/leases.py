@@ -38,7 +38,7 @@ _HEARTBEAT_TASKS = "select holdfast.heartbeat_tasks($1, $2, $3, $4, $5)"
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The lease of a task: a worker must present it to change the task during one attempt."""
+    """Proof that a worker holds a task for one attempt. Every call that changes the task must present it."""
 
     id: UUID
     attempt: int

@@ -11,9 +11,13 @@ async def list_workers(connection: Connection, *, within_s: float = 3600) -> lis
     return await fetch_objects(connection, "select holdfast.list_workers($1)", within_s)
 
 
-async def list_worker_tasks(connection: Connection, worker: str, *, limit: int = 100) -> list[JsonObject]:
+async def list_running_tasks_of_worker(
+    connection: Connection, worker: str, *, limit: int = 100
+) -> list[JsonObject]:
     """List the tasks that a worker is running, longest-running first."""
-    return await fetch_objects(connection, "select holdfast.list_worker_tasks($1, $2)", worker, limit)
+    return await fetch_objects(
+        connection, "select holdfast.list_running_tasks_of_worker($1, $2)", worker, limit
+    )
 
 
 async def count_desired_workers(connection: Connection, queue: str, *, per_worker: int = 8) -> int:

@@ -38,8 +38,8 @@ from holdfast.worker.child_modules import import_definitions
 from holdfast.worker.child_protocol import (
     ChildLogLine,
     ChildStartMessage,
-    GatewayRequest,
-    GatewayResponse,
+    EngineCallRequest,
+    EngineCallResponse,
     TaskAssignment,
     TaskReport,
 )
@@ -95,10 +95,10 @@ class PipeGateway:
     async def _send_request(self, method: str, *args: object) -> Any:
         self._last_number += 1
         response = self._pending[self._last_number] = self.loop.create_future()
-        self._pipe.send(b"D", GatewayRequest(number=self._last_number, method=method, args=list(args)))
+        self._pipe.send(b"D", EngineCallRequest(number=self._last_number, method=method, args=list(args)))
         return await response
 
-    def handle_gateway_response(self, response: GatewayResponse) -> None:
+    def handle_gateway_response(self, response: EngineCallResponse) -> None:
         pending = self._pending.pop(response.number, None)
         if pending is None or pending.done():
             return
@@ -171,7 +171,7 @@ def _is_msgpack_scalar(value: object) -> bool:
     )
 
 
-class ChildTaskRunner:
+class ChildProcessTaskRunner:
     """Runs tasks in a child process, one at a time, as the worker assigns them."""
 
     def __init__(
@@ -245,7 +245,7 @@ class ChildTaskRunner:
         if kind == b"T":
             self._assignments.put_nowait(msgspec.msgpack.decode(body, type=TaskAssignment))
         elif kind == b"A":
-            self._gateway.handle_gateway_response(msgspec.msgpack.decode(body, type=GatewayResponse))
+            self._gateway.handle_gateway_response(msgspec.msgpack.decode(body, type=EngineCallResponse))
         elif kind == b"Q":
             self._assignments.put_nowait(None)
 
@@ -289,7 +289,7 @@ def run_child_process(
     """Run tasks in this child process until the worker ends the process."""
 
     async def run_task_runner() -> None:
-        await ChildTaskRunner(pipe, tasks, lifespan).run(start)
+        await ChildProcessTaskRunner(pipe, tasks, lifespan).run(start)
 
     asyncio.run(run_task_runner())
     sys.stdout.flush()

@@ -199,6 +199,18 @@ class ChildProcessPool:
         task.add_done_callback(self._background.discard)
 
     async def _start_child(self) -> None:
+        try:
+            child = await self._create_started_child()
+        except Exception as error:  # an attempt that waits for this child must not wait forever
+            self._hand_over_failure(error)
+        else:
+            self._spare_failures = 0
+            self._hand_over_child(child, is_new=True)
+        finally:
+            self._starting_count -= 1
+        self._start_missing_children()
+
+    async def _create_started_child(self) -> ChildProcess:
         if self.heartbeat is not None:
             self._guard.renewals_descriptor = self.heartbeat.memory_descriptor
         child = ChildProcess(
@@ -213,18 +225,10 @@ class ChildProcessPool:
         self._all.add(child)
         try:
             await child.start()
-        except Exception as error:
-            self._discard_child(child)
-            self._hand_over_failure(error)
         except BaseException:
             self._discard_child(child)
             raise
-        else:
-            self._spare_failures = 0
-            self._hand_over_child(child, is_new=True)
-        finally:
-            self._starting_count -= 1
-        self._start_missing_children()
+        return child
 
     def _take_waiter(self) -> asyncio.Future[ChildProcess | None] | None:
         while self._waiting:

@@ -31,8 +31,8 @@ from holdfast.worker.child_death import ChildDiedError, describe_exit
 from holdfast.worker.child_protocol import (
     ChildLogLine,
     ChildStartMessage,
-    GatewayRequest,
-    GatewayResponse,
+    EngineCallRequest,
+    EngineCallResponse,
     TaskAssignment,
     TaskReport,
     TransferredError,
@@ -41,7 +41,7 @@ from holdfast.worker.child_protocol import (
 from holdfast.worker.context import TaskContext
 from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.lease_guard import ChildDeadline, LeaseGuard
-from holdfast.worker.memory import measure_private_memory
+from holdfast.worker.memory import measure_non_file_memory
 from holdfast.worker.outcomes import TaskOutcome
 
 CHILD_START_TIMEOUT_S: Final = 120.0
@@ -63,6 +63,8 @@ ALLOWED_GATEWAY_METHODS: Final = frozenset(
 
 
 class ChildProcess:
+    """A child process of the worker that runs one task at a time."""
+
     def __init__(
         self,
         command: Sequence[str],
@@ -241,12 +243,12 @@ class ChildProcess:
             self._lines.append(f"{line.level}: {line.message}")
             context.log(line.message, level=line.level, **line.fields)  # type: ignore[arg-type]
         elif kind == b"D" and context is not None:
-            request = msgspec.msgpack.decode(body, type=GatewayRequest)
+            request = msgspec.msgpack.decode(body, type=EngineCallRequest)
             handling = asyncio.create_task(self._handle_gateway_request(context, request))
             self._requests.add(handling)
             handling.add_done_callback(self._requests.discard)
 
-    async def _handle_gateway_request(self, context: TaskContext, request: GatewayRequest) -> None:
+    async def _handle_gateway_request(self, context: TaskContext, request: EngineCallRequest) -> None:
         """Call the engine for a request from the child process, and send the response."""
         try:
             if (
@@ -256,9 +258,9 @@ class ChildProcess:
             ):
                 raise ValueError(f"unknown gateway method: {request.method}")
             value: Any = await getattr(context.gateway, request.method)(context.lease, *request.args)
-            response = GatewayResponse(number=request.number, value=convert_ids_to_text(value))
+            response = EngineCallResponse(number=request.number, value=convert_ids_to_text(value))
         except Exception as error:
-            response = GatewayResponse(number=request.number, error=TransferredError.from_exception(error))
+            response = EngineCallResponse(number=request.number, error=TransferredError.from_exception(error))
         self._send_struct(b"A", response)
 
     def _send_struct(self, kind: bytes, message: msgspec.Struct) -> None:
@@ -330,7 +332,7 @@ class ChildProcess:
 
     async def _watch_memory(self, max_bytes: int | None) -> None:
         while True:
-            used_bytes = await asyncio.to_thread(measure_private_memory, self.pid)
+            used_bytes = await asyncio.to_thread(measure_non_file_memory, self.pid)
             self._peak_bytes = max(self._peak_bytes, used_bytes)
             if max_bytes is not None and used_bytes > max_bytes:
                 self._exceeded_bytes = max_bytes

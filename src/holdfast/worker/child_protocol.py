@@ -51,7 +51,7 @@ class ChildLogLine(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any]
 
 
-class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
+class EngineCallRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request from a child process: a gateway method that the worker calls, with its arguments."""
 
     number: int
@@ -82,7 +82,7 @@ class TransferredError(msgspec.Struct, frozen=True, kw_only=True):
         return error_class(self.message, fix=self.fix, field=self.field)
 
 
-class GatewayResponse(msgspec.Struct, frozen=True, kw_only=True):
+class EngineCallResponse(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     value: Any = None
     error: TransferredError | None = None

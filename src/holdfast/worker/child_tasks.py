@@ -56,7 +56,10 @@ class ChildTaskSubmitter:
                 raise InvalidError(
                     f"A child task uses the {option} of its job.", fix="Pass detached=True.", field=option
                 )
-        body |= {"name": name, "after": [self._get_child_name(parent) for parent in options.get("after", ())]}
+        body |= {
+            "name": name,
+            "after": [self._get_dependency_name(parent) for parent in options.get("after", ())],
+        }
         body["weight"] = options.get("weight", 1.0)
         async with self._submit_lock:
             ids = await self._gateway.add_child_tasks(self._lease, msgspec.json.encode([body]))
@@ -82,7 +85,7 @@ class ChildTaskSubmitter:
         self._name_counts[name] += 1
         return name if self._name_counts[name] == 1 else f"{name}-{self._name_counts[name]}"
 
-    def _get_child_name(self, parent: UUID | str) -> str:
+    def _get_dependency_name(self, parent: UUID | str) -> str:
         return self._names_by_id.get(str(parent), str(parent))
 
 

@@ -292,7 +292,7 @@ class TaskContext(Ctx[Any]):
     def _require_worker(self, method: str) -> tuple[EngineGateway, Lease]:
         if self.gateway is None:
             raise RefusedError(
-                f"ctx.{method} needs a worker, and this context has none.", fix="Let a worker run the task."
+                f"ctx.{method} works only while a worker runs the task.", fix="Let a worker run the task."
             )
         return self.gateway, self._require_lease(method)
 

@@ -36,9 +36,9 @@ from holdfast.worker.heartbeat_link import (
     SOCKET_BUFFER_BYTES,
     HeartbeatLink,
 )
-from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, LoopTimestamp
+from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, SharedLoopTimestamp
 from holdfast.worker.loop_watchdog import LoopWatchdog
-from holdfast.worker.messages.visibility import VisibilityKeeper
+from holdfast.worker.messages.visibility import VisibilityRenewalClient
 from holdfast.worker.progress_reporter import ProgressReporter
 
 HEARTBEAT_TICK_INTERVAL_S = 0.25
@@ -60,7 +60,7 @@ class Heartbeat:
         settings: Settings,
         worker: str,
         running: RunningAttempts,
-        visibility: VisibilityKeeper,
+        visibility: VisibilityRenewalClient,
         build_worker_status: Callable[[], dict[str, Any]] = dict[str, Any],
     ) -> None:
         self._url = url
@@ -78,7 +78,7 @@ class Heartbeat:
         self._memory = tempfile.TemporaryFile()  # noqa: SIM115  (closed when the worker ends)
         self._memory.write(bytes(SHARED_MEMORY_BYTES))
         self._memory.flush()
-        self._loop_timestamp = LoopTimestamp(self._memory.fileno())
+        self._loop_timestamp = SharedLoopTimestamp(self._memory.fileno())
         self.link = HeartbeatLink(self._memory.fileno())
         visibility.send = self.link.send_bytes
         self._children: set[int] = set()  # pids

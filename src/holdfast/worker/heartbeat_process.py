@@ -32,7 +32,7 @@ from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.framing import FrameDecoder, encode_frame
-from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, LoopTimestamp
+from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, SharedLoopTimestamp
 from holdfast.worker.lease_record import RENEW_AFTER_LEASE_SHARE, LeaseRecord
 from holdfast.worker.lease_return import build_return_outcomes, return_leases_and_messages
 from holdfast.worker.messages.renewal import MessageRenewer
@@ -49,7 +49,7 @@ PROCESSES_EXIT_TIMEOUT_S = 2.0  # for a dead worker's children and their process
 class HeartbeatProcess:
     """Renews leases and message visibility for one worker until that worker ends."""
 
-    def __init__(self, connection: socket.socket, loop_timestamp: LoopTimestamp) -> None:
+    def __init__(self, connection: socket.socket, loop_timestamp: SharedLoopTimestamp) -> None:
         self._socket = connection
         self._loop_timestamp = loop_timestamp
         self.renewal_table: RenewalTable | None = None
@@ -76,7 +76,7 @@ class HeartbeatProcess:
             protocol.DROP_LEASES_FRAME: self._on_drop_leases,
             protocol.RENEW_NOW_FRAME: self._on_renew_now,
             protocol.HOLD_MESSAGES_FRAME: self._messages.handle_hold_frame,
-            protocol.DROP_MESSAGES_FRAME: self._messages.handle_drop_frame,
+            protocol.DROP_MESSAGES_FRAME: self._messages.handle_stop_renewing_frame,
             protocol.BLOCKING_TASK_FRAME: self._on_blocking_task,
             protocol.WORKER_STATUS_FRAME: self._on_worker_status,
             protocol.SHUTDOWN_FRAME: self._on_shutdown,
@@ -366,7 +366,7 @@ def main() -> None:
     memory_descriptor = int(sys.argv[2])
 
     async def run_process() -> None:
-        process = HeartbeatProcess(connection, LoopTimestamp(memory_descriptor))
+        process = HeartbeatProcess(connection, SharedLoopTimestamp(memory_descriptor))
         process.renewal_table = RenewalTable(memory_descriptor)
         await process.run()
         os._exit(0)  # do not wait for threads or connections that hang

@@ -55,7 +55,7 @@ PLACE_CHILD: Final = 1  # in a child process
 PLACE_WORKER: Final = 2  # in the worker process; the next attempt can run alone in a child process
 
 
-class LoopTimestamp:
+class SharedLoopTimestamp:
     """The time when the worker's event loop last ran, in shared memory."""
 
     def __init__(self, descriptor: int) -> None:

@@ -51,7 +51,7 @@ def parse_queue_shares(text: str) -> list[QueueShare]:
         match = _QUEUE_SHARE_PATTERN.fullmatch(part)
         if match is None:
             raise InvalidError(
-                f"{part!r} is not a queue.", fix="Write name, name:4 or name:4*3.", field="queues"
+                f"{part!r} is not a valid queue entry.", fix="Write name, name:4 or name:4*3.", field="queues"
             )
         max_running, weight = match["max_running"], match["weight"]
         shares.append(
@@ -105,7 +105,7 @@ class QueueSelector:
             return [], 0
         fresh = [share for share in open_shares if share.queue not in self._exhausted] or open_shares
         if len({share.weight for share in fresh}) > 1:
-            selected = self._select_by_weight(fresh)
+            selected = self._take_weighted_turn(fresh)
         else:
             selected = self._select_by_room(fresh, room, free)
         return [share.queue for share in selected], min(room[share.queue] for share in selected)
@@ -125,7 +125,7 @@ class QueueSelector:
         self._exhausted.update(queues)
         return all(share.queue in self._exhausted for share in self.shares if self._has_room(share))
 
-    def _select_by_weight(self, fresh: list[QueueShare]) -> list[QueueShare]:
+    def _take_weighted_turn(self, fresh: list[QueueShare]) -> list[QueueShare]:
         """Select a queue by smooth weighted round robin.
 
         Each queue earns its weight, and the selected queue pays the total.

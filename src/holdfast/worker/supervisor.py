@@ -35,8 +35,8 @@ class ProcessSlot:
     deaths: int = 0
 
     @property
-    def compute_restart_pause_s(self) -> float:
-        ceiling = min(MAX_RESTART_PAUSE_S, MIN_RESTART_PAUSE_S * 2**self.deaths)
+    def restart_pause_s(self) -> float:
+        ceiling = min(MAX_RESTART_PAUSE_S, MIN_RESTART_PAUSE_S * 2.0 ** min(self.deaths, 30))
         return random.uniform(MIN_RESTART_PAUSE_S, ceiling)  # noqa: S311  (spreads load)
 
 
@@ -108,7 +108,7 @@ class Supervisor:
         return await slot.process.wait()
 
     async def _pause_before_restart(self, slot: ProcessSlot, code: int) -> None:
-        pause = slot.compute_restart_pause_s
+        pause = slot.restart_pause_s
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         telemetry.emit("worker.process_restarted", number=slot.number, reason=reason, retry_in=pause)
         with contextlib.suppress(TimeoutError):

@@ -63,9 +63,9 @@ async def list_workers(request: Request) -> Response:
 @api_operation(
     "List the tasks that a worker is running", response=list[dict[str, Any]], **_WORKER_ENDPOINT_OPTIONS
 )
-async def list_worker_tasks(request: Request) -> Response:
+async def list_running_tasks_of_worker(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
-        return json_response(await workers.list_worker_tasks(connection, parse_path_name(request)))
+        return json_response(await workers.list_running_tasks_of_worker(connection, parse_path_name(request)))
 
 
 @api_operation(
@@ -93,7 +93,7 @@ async def list_task_types(request: Request) -> Response:
 def build_worker_routes() -> list[BaseRoute]:
     return [
         Route("/api/workers", list_workers, methods=["GET"]),
-        Route("/api/workers/{name}/tasks", list_worker_tasks, methods=["GET"]),
+        Route("/api/workers/{name}/tasks", list_running_tasks_of_worker, methods=["GET"]),
         Route("/api/workers/{name}/command", send_worker_command, methods=["POST"]),
         Route("/api/task-types", list_task_types, methods=["GET"]),
     ]

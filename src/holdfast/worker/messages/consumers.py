@@ -38,8 +38,8 @@ from holdfast.worker.messages.deliveries import (
     MessageVisibility,
     NoVisibilityRenewal,
 )
-from holdfast.worker.messages.runner import call_function, find_read_limit_error, run_consumer
-from holdfast.worker.messages.visibility import VisibilityKeeper
+from holdfast.worker.messages.runner import call_function, find_read_limit_error, run_consumer_function
+from holdfast.worker.messages.visibility import VisibilityRenewalClient
 from holdfast.worker.outbox import MAX_OUTCOME_FLUSH_DELAY_S, MIN_OUTCOMES_TO_FLUSH
 
 LOCKED_MESSAGE_PAUSE_S = 0.5  # a message is visible, and another transaction has locked it
@@ -231,7 +231,7 @@ class ConsumerLoop(BackgroundService):
         started_at = time.monotonic()
         outcome: MessageOutcome | None
         try:
-            outcome = await run_consumer(delivery, self._threads)
+            outcome = await run_consumer_function(delivery, self._threads)
         except asyncio.CancelledError:
             outcome = self._build_stop_outcome(delivery)
         if outcome and delivery.finishing and outcome.kind == self.consumer.finish:
@@ -344,7 +344,7 @@ class ConsumerLoops:
         self, database: Database, consumers: Sequence[AnyConsumer], listener_works: Callable[[], bool]
     ) -> None:
         self._database = database
-        self.visibility = VisibilityKeeper(self.list_deliveries)
+        self.visibility = VisibilityRenewalClient(self.list_deliveries)
         self._loops = [
             ConsumerLoop(database, consumer, listener_works, self.visibility) for consumer in consumers
         ]

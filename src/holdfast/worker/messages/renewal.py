@@ -29,7 +29,7 @@ RENEW_AFTER_VT_SHARE = 0.25
 MESSAGE_BATCH_LOCK_TIMEOUT = timedelta(milliseconds=500)
 SINGLE_MESSAGE_LOCK_TIMEOUT = timedelta(milliseconds=50)
 MAX_IDLE_CONNECTION_S = 30.0
-WORKER_LOST_ERROR_TEXT = "WorkerLost: The worker process ended while it processed the message."
+MESSAGE_WORKER_LOST_ERROR_TEXT = "WorkerLost: The worker process ended while it processed the message."
 
 
 class MessageRenewer:
@@ -57,7 +57,7 @@ class MessageRenewer:
             )
         self._wakeup.set()
 
-    def handle_drop_frame(self, body: bytes) -> None:
+    def handle_stop_renewing_frame(self, body: bytes) -> None:
         numbers = decode_message_numbers(body)
         for number in numbers:
             self._messages.pop(number, None)
@@ -184,4 +184,4 @@ async def return_messages(connection: Connection, messages: list[LeasedMessage],
             if released:
                 await consuming.hide_messages(connection, queue, receipts, timedelta(0))
             else:
-                await consuming.retry_messages(connection, queue, receipts, WORKER_LOST_ERROR_TEXT)
+                await consuming.retry_messages(connection, queue, receipts, MESSAGE_WORKER_LOST_ERROR_TEXT)

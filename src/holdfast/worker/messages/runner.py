@@ -42,7 +42,7 @@ def convert_message_body(delivery: Delivery) -> Message[Any]:
     return replace(delivery.message, body=body, lease=delivery)
 
 
-async def run_consumer(delivery: Delivery, threads: ThreadPool) -> MessageOutcome:
+async def run_consumer_function(delivery: Delivery, threads: ThreadPool) -> MessageOutcome:
     """Run the consumer's function and return the outcome. Raises only CancelledError.
 
     CancelledError means that the worker has stopped the delivery.

@@ -24,7 +24,7 @@ from holdfast.worker.messages.deliveries import Delivery
 MESSAGE_DROP_TIMEOUT_S = 1.0  # longer than a renewal waits for a row; a dead process has no renewal in flight
 
 
-class VisibilityKeeper:
+class VisibilityRenewalClient:
     """Sends messages to the heartbeat process, and stops consumers whose messages are lost."""
 
     def __init__(self, deliveries: Callable[[], list[Delivery]]) -> None:

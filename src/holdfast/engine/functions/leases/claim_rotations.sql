@@ -2,7 +2,7 @@
 
 -- List the rotations of these queues. A rotation is a queue, a type and a priority. The scan steps from one rotation to
 -- the next in the index.
-create or replace function holdfast.list_lane_rotations(p_queues text[], p_types text[])
+create or replace function holdfast.list_rotating_lane_groups(p_queues text[], p_types text[])
   returns table (queue text, type text, priority smallint)
 language plpgsql stable set search_path = '' set plan_cache_mode = force_generic_plan set jit = off
 set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -43,7 +43,7 @@ declare
   v_from bigint;
   v_count bigint;
 begin
-  for v_rotation in select * from holdfast.list_lane_rotations(p_queues, p_types) loop
+  for v_rotation in select * from holdfast.list_rotating_lane_groups(p_queues, p_types) loop
     v_name := jsonb_build_array(v_rotation.queue, v_rotation.type, v_rotation.priority)::text;
     v_from := coalesce((p_rotations ->> v_name)::bigint, floor(random() * (
       select l.id from holdfast.lanes l where l.queue = v_rotation.queue and l.type = v_rotation.type

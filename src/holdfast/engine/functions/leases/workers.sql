@@ -55,7 +55,7 @@ begin
 end $$;
 
 -- List the tasks that a worker runs now, the longest-running first.
-create or replace function holdfast.list_worker_tasks(p_worker text, p_limit integer default 100) returns setof jsonb
+create or replace function holdfast.list_running_tasks_of_worker(p_worker text, p_limit integer default 100) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 begin
   return query
@@ -122,7 +122,7 @@ begin
   return v_left is null and v_seen > holdfast.now() - interval '2 minutes';
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'list_workers', 'list_worker_tasks', 'heartbeat_worker',
+call holdfast.grant_execute('holdfast_worker', 'list_workers', 'list_running_tasks_of_worker', 'heartbeat_worker',
   'mark_worker_stopped', 'mark_worker_lost');
-call holdfast.grant_execute('service_role', 'list_workers', 'list_worker_tasks', 'heartbeat_worker',
+call holdfast.grant_execute('service_role', 'list_workers', 'list_running_tasks_of_worker', 'heartbeat_worker',
   'mark_worker_stopped', 'mark_worker_lost', 'set_worker_command');

@@ -284,7 +284,7 @@ begin
     ('deleted', 'holdfast.delete_expired_jobs($1, $2) + holdfast.delete_expired_rows($1, $2)
       + holdfast.delete_old_maintenance_problems($1, $2)'),
     ('callbacks', 'holdfast.retry_batch_callbacks($1, $2)'),
-    ('cursors_repaired', 'holdfast.repair_lane_cursors()'),
+    ('cursors_repaired', 'holdfast.lower_wrong_lane_cursors()'),
     ('lanes_removed', 'holdfast.remove_idle_lanes($1, $2)')) as s (name, call)
   loop
     v_report := v_report || holdfast.run_tick_step(v_step.name, v_step.call, v_now, p_limit);

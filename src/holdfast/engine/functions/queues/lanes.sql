@@ -118,7 +118,7 @@ end $$;
 
 -- Lower stored cursors that are too high, and return their number. Stored cursors are exact as long as positions only
 -- rise. After a failover to a standby that lagged behind, positions may have gone back.
-create or replace function holdfast.repair_lane_cursors() returns integer
+create or replace function holdfast.lower_wrong_lane_cursors() returns integer
 language plpgsql set search_path = '' set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_count integer;

@@ -59,7 +59,7 @@ async def show_worker(request: PageRequest) -> DashboardPage:
     row = next((worker for worker in workers if worker["name"] == name), None)
     if row is None:
         raise HTTPException(404, f"Worker {name} does not exist.")
-    running = await engine_workers.list_worker_tasks(request.connection, name)
+    running = await engine_workers.list_running_tasks_of_worker(request.connection, name)
     redactor = request.create_redactor()
     return DashboardPage(
         "worker.html",
