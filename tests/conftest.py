@@ -41,13 +41,19 @@ DATABASES_PER_DROP = 25  # ended tests keep up to this many databases of 12 MB p
 
 # Tests that take minutes together: they kill servers and workers repeatedly or open pages in a browser.
 LONG_TEST_FILES = (
+    "campaign/test_models.py",
     "campaign/test_short.py",
+    "cli/test_db.py",
     "cli/test_dev.py",
+    "cli/test_first_steps.py",
     "dashboard/test_acceptance.py",
     "dashboard/test_browser.py",
     "engine/test_embedded_kills.py",
     "engine/test_embedded_recovery.py",
+    "engine/queues/test_queue_clients.py",
+    "systems/test_web_pages.py",
     "systems/test_worker_kills.py",
+    "typing/test_seeded.py",
     "worker/test_file_kills.py",
     "worker/test_hard.py",
     "worker/test_supervisor.py",
@@ -61,9 +67,24 @@ def _find_memory_folder() -> str | None:
     return str(memory) if has_room else None
 
 
+# Single tests of other files that start several servers or sessions of their own.
+LONG_TESTS = (
+    "test_asynchronous_test_in_strict_mode_names_the_missing_setting",
+    "test_asynchronous_test_runs_in_auto_mode",
+    "test_awkward_folders_just_work[bytes]",
+    "test_awkward_folders_just_work[quotes]",
+    "test_awkward_folders_just_work[shell]",
+    "test_operating_system_error_is_a_sentence",
+    "test_orders_example_passes_its_tests",
+    "test_run_without_the_fixture_starts_no_server",
+    "test_sigkill_leaves_no_process_running",
+    "test_worker_that_dies_ends_the_demo",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.as_posix().endswith(LONG_TEST_FILES):
+        if item.path.as_posix().endswith(LONG_TEST_FILES) or item.name in LONG_TESTS:
             item.add_marker(pytest.mark.long)
 
 

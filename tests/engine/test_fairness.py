@@ -181,7 +181,8 @@ async def test_another_key_can_be_paused(conn: Connection, clock: Clock) -> None
     waiting = await submit_job(conn, limit_key="example.org")
     await submit_job(conn, limit_key="example.com")
     await manual_worker.finish_task(task, "limited", {"key": "example.org", "retry_after_s": 60})
-    assert len(await manual_worker.claim_tasks(9)) == 1  # example.com
+    (other,) = await manual_worker.claim_tasks(9)  # example.com
+    await manual_worker.finish_task(other)
     assert await manual_worker.claim_tasks(9) == []
     assert manual_worker.next_s is not None
     assert 0 < manual_worker.next_s <= 60

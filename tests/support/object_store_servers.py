@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator, Generator
 from datetime import timedelta
 from pathlib import Path
 
 from holdfast.settings import Secret, Settings
-from holdfast.testing import wait_until
 
 SERVER_START_TIMEOUT = timedelta(seconds=90)  # long enough for a machine that is busy with other tests
 GCS_TOKEN = "gcs-test-token"
@@ -42,9 +41,11 @@ def run_server(command: list[str], port: int) -> Generator[int]:
     environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(
-            wait_until(lambda: accepts_connections(port), within=SERVER_START_TIMEOUT, what=f"port {port}")
-        )
+        # No asyncio.run: the browser of another test may have left an event loop in this thread.
+        deadline = time.monotonic() + SERVER_START_TIMEOUT.total_seconds()
+        while not accepts_connections(port):
+            assert time.monotonic() < deadline, f"no server on port {port}"
+            time.sleep(0.02)
         yield port
     finally:
         process.kill()

@@ -136,7 +136,7 @@ async def get_error_group_or_fail(connection: Connection, cause: str, *, samples
 @json_option
 @pass_session
 def show_error_group(session: CliSession, cause: str, samples: int) -> None:
-    """Show an error group with the tracebacks of its latest failed attempts."""
+    """Show an error group with its latest tracebacks."""
     group = session.run_with_connection(
         lambda connection: get_error_group_or_fail(connection, cause, samples=samples)
     )
