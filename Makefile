@@ -30,9 +30,9 @@ fast: setup-dev  ## run the tests that need no server
 	@$(VENV)/pytest tests/unit -q
 
 campaign-short: setup-dev  ## run every kind of fault in a short dose; RUNS="kills crashes" selects
-	@$(VENV)/python -m campaign $(RUNS) --dose short --parallel 3 --slack inf
-campaign-ci:  ## run the short doses of CI
-	@$(MAKE) --no-print-directory campaign-short RUNS="kills crashes"
+	@$(VENV)/python -m campaign $(RUNS) --dose short --parallel 3 --slack inf $(if $(MINUTES),--minutes $(MINUTES))
+campaign-ci:  ## run the short doses of CI, with faults for at most 3 minutes each
+	@$(MAKE) --no-print-directory campaign-short RUNS="kills crashes default-kills default-tree-kills default-freezes" MINUTES=3
 
 campaign: setup-dev  ## run the full fault campaign, hours; SEED=n repeats one, RUNS="kills crashes" selects
 	@$(VENV)/python -m campaign --dose full $(if $(SEED),--seed $(SEED)) $(RUNS) --report campaign-report.jsonl
