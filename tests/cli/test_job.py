@@ -284,9 +284,9 @@ def test_search_starts_a_bulk_action(shell: Shell) -> None:
         fail_task(shell)
     assert "3 jobs" in shell("job", "retry", "--search", "state:failed", "--dry-run")
     [bulk] = shell.json(
-        "job", "retry", "--search", "state:failed", "--yes", "--all-at-once", "--reason", "mended"
+        "job", "retry", "--search", "state:failed", "--yes", "--all-at-once", "--reason", "fixed"
     )
-    assert (bulk["total"], bulk["reason"]) == (3, "mended")
+    assert (bulk["total"], bulk["reason"]) == (3, "fixed")
     assert [row["id"] for row in shell.json("bulk", "list")] == [bulk["id"]]
     shell("bulk", "watch", bulk["id"])
     assert {row["status"] for row in shell.json("job", "list")} == {"queued"}

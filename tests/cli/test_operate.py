@@ -184,7 +184,7 @@ def test_errors_are_grouped_retried_and_ignored(shell: Shell) -> None:
     assert "File x" in shell("errors", "show", group["cause"][:8])
     assert len(shell.json("errors", "show", group["cause"], "-n", "2")[0]["samples"]) == 2
     assert "12 jobs" in shell("errors", "retry", group["cause"], "--dry-run")
-    [bulk] = shell.json("errors", "retry", group["cause"], "--yes", "--reason", "mended")
+    [bulk] = shell.json("errors", "retry", group["cause"], "--yes", "--reason", "fixed")
     assert (bulk["total"], bulk["verb"]) == (12, "retry")
     shell("bulk", "pause", bulk["id"])
     assert shell.json("bulk", "show", bulk["id"])[0]["status"] == "paused"

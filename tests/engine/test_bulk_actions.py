@@ -38,7 +38,7 @@ async def start_bulk_action(
     text: str = "",
     ramp: BulkStageOptions | None = None,
 ) -> UUID:
-    return await bulk_actions.start_bulk_action(conn, verb, text, by="ann", reason="mended", ramp=ramp)
+    return await bulk_actions.start_bulk_action(conn, verb, text, by="ann", reason="fixed", ramp=ramp)
 
 
 async def get_bulk_action(conn: Connection, bulk_id: UUID) -> BulkAction:

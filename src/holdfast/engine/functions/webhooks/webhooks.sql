@@ -241,23 +241,27 @@ begin
       'delivery', holdfast.new_id(), 'body', p_body)));
 end $$;
 
+-- Enqueue the deliveries of one event to all webhooks that match. If one of them cannot be enqueued, enqueue the others
+-- one by one, so that the change that fired the trigger is not refused.
+create or replace function holdfast.enqueue_deliveries_of_event(p_event text, p_type text, p_owner text, p_body jsonb)
+  returns void
+language plpgsql set search_path = '' as $$
+begin
+  perform holdfast.enqueue_webhook_deliveries(p_event, p_type, p_owner, p_body);
+exception when others then
+  if holdfast.is_temporary_error(sqlstate) then
+    raise;
+  end if;
+  perform holdfast.enqueue_webhook_deliveries_one_by_one(p_event, p_type, p_owner, p_body);
+end $$;
+
 -- Enqueue webhook deliveries for jobs of one task that ended (trigger on history).
 create or replace function holdfast.enqueue_webhooks_for_tasks() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  begin
-    perform holdfast.enqueue_webhook_deliveries('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
-      'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
-    from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
-    return null;
-  exception when others then
-    if holdfast.is_temporary_error(sqlstate) then
-      raise;
-    end if;
-  end;
-  perform holdfast.enqueue_webhook_deliveries_one_by_one('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id, 'type', k.type,
-      'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
-    from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
+  perform holdfast.enqueue_deliveries_of_event('job.' || n.status, k.type, n.owner, jsonb_build_object('id', n.id,
+    'type', k.type, 'status', n.status, 'owner', n.owner, 'finished_at', n.finished_at))
+  from new_rows n join holdfast.task_policies k on k.id = n.policy_id where n.job_id is null;
   return null;
 end $$;
 
@@ -265,17 +269,8 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_job() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  begin
-    perform holdfast.enqueue_webhook_deliveries('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
-      'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
-    return null;
-  exception when others then
-    if holdfast.is_temporary_error(sqlstate) then
-      raise;
-    end if;
-  end;
-  perform holdfast.enqueue_webhook_deliveries_one_by_one('job.' || new.status, new.type, new.owner, jsonb_build_object('id', new.id, 'type', new.type,
-      'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
+  perform holdfast.enqueue_deliveries_of_event('job.' || new.status, new.type, new.owner, jsonb_build_object('id',
+    new.id, 'type', new.type, 'status', new.status, 'owner', new.owner, 'finished_at', new.finished_at));
   return null;
 end $$;
 
@@ -283,17 +278,8 @@ end $$;
 create or replace function holdfast.enqueue_webhooks_for_batch() returns trigger
 language plpgsql security definer set search_path = '' as $$
 begin
-  begin
-    perform holdfast.enqueue_webhook_deliveries('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
-      'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
-    return null;
-  exception when others then
-    if holdfast.is_temporary_error(sqlstate) then
-      raise;
-    end if;
-  end;
-  perform holdfast.enqueue_webhook_deliveries_one_by_one('batch.completed', null, new.owner, jsonb_build_object('id', new.id, 'name', new.name,
-      'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
+  perform holdfast.enqueue_deliveries_of_event('batch.completed', null, new.owner, jsonb_build_object('id', new.id,
+    'name', new.name, 'owner', new.owner, 'total', new.total, 'failed', new.failed, 'finished_at', new.finished_at));
   return null;
 end $$;
 
