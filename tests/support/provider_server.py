@@ -11,13 +11,47 @@ import wave
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
+from holdfast import Secret
+from holdfast.egress import EgressAllowlist, EgressPolicy
+from holdfast.systems.providers import ProviderConfig, ProviderKind
+
+# Providers pass the egress guard, so a server on loopback needs an entry.
+LOOPBACK_POLICY = EgressPolicy(allowlist=EgressAllowlist.parse("127.0.0.1"))
 ProviderResponse = tuple[int, dict[str, str], bytes]
 
 
-def make_chat_response(text: str) -> ProviderResponse:
-    body = {"model": "test-model", "choices": [{"message": {"role": "assistant", "content": text}}]}
+def make_config(
+    server: ProviderServer, kind: ProviderKind, *, timeout_s: float = 30, max_tokens: int | None = None
+) -> ProviderConfig:
+    return ProviderConfig(
+        kind=kind,
+        url=server.url,
+        model="m",
+        api_key=Secret("sk-test"),
+        timeout=timedelta(seconds=timeout_s),
+        max_tokens=max_tokens,
+    )
+
+
+def make_chat_response(text: str, tokens: tuple[int, int] = (120, 45)) -> ProviderResponse:
+    body = {
+        "model": "test-model",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+        "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
+    }
+    return 200, {"content-type": "application/json"}, json.dumps(body).encode()
+
+
+def make_embeddings_response(texts: list[str]) -> ProviderResponse:
+    rows = [
+        {"object": "embedding", "index": number, "embedding": [float(len(text)), 0.5, -1.0]}
+        for number, text in enumerate(texts)
+    ]
+    body = {"object": "list", "model": "test-vectors", "data": rows[::-1],
+            "usage": {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}}  # fmt: skip
     return 200, {"content-type": "application/json"}, json.dumps(body).encode()
 
 
@@ -34,7 +68,9 @@ def make_wav(seconds: float, sample_rate: int = 24000) -> bytes:
 
 def respond_by_default(path: str, body: Any) -> ProviderResponse:
     if path.endswith("/chat/completions"):
-        return make_chat_response("A chapter about " + body["messages"][-1]["content"][:200])
+        return make_chat_response(f"A chapter about {body['messages'][-1]['content']}"[:200])
+    if path.endswith("/embeddings"):
+        return make_embeddings_response(body["input"])
     return 200, {"content-type": "audio/wav"}, make_wav(len(body["input"]) / 150)
 
 
@@ -42,6 +78,7 @@ def respond_by_default(path: str, body: Any) -> ProviderResponse:
 class ProviderServer:
     """`respond` maps a request to a response; None keeps the connection open without a response.
 
+    A response with the header `x-cut: 1` ends after its content, whatever length it declares.
     `requests` contains the path, headers and body of every request.
     """
 
@@ -72,7 +109,9 @@ class ProviderServer:
         while (line := await reader.readline()) not in (b"\r\n", b""):
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
-        body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"null")
+        content_bytes = await reader.readexactly(int(headers.get("content-length", "0")))
+        is_json = headers.get("content-type", "") == "application/json"
+        body = json.loads(content_bytes) if is_json else content_bytes
         self.requests.append((path, headers, body))
         response = self.respond(path, body)
         if response is None:
@@ -84,6 +123,10 @@ class ProviderServer:
             head.append(f"content-length: {len(content)}")
         writer.write("\r\n".join([*head, "", ""]).encode() + content)
         await writer.drain()
+        if "x-cut" in response_headers:
+            return False
+        if "content-length" in response_headers:
+            await reader.read()  # the client waits for the rest
         return "content-length" not in response_headers
 
 

@@ -1,72 +1,88 @@
-"""Protocols and errors of text and speech providers, which are remote or local.
+"""Providers of all systems: language model, vision, embeddings, speech, transcription and scraping.
+
+    providers = ProviderRegistry.for_client(client)
+    text = await providers.text.generate_text(instructions, subject, account=UsageAccount.of_task(ctx))
+
+Each kind has a protocol (`protocols.py`), a client for OpenAI-compatible servers and a local default that
+needs no network and no key. The settings `<kind>_url`, `<kind>_key`, `<kind>_model` and `<kind>_timeout`
+choose the server. Requests pass the egress guard. Every call names the account that it is charged to, and is
+recorded with its tokens, seconds, images and cost (`usage.py`). Failures are one of four errors
+(`errors.py`).
 
 Responses of providers are not trusted: their size is limited, they are validated, and they are used only as
-text or audio. A failed call raises one of three errors: `RateLimited` (every task with the provider's limit
-key pauses, on all workers), `ProviderError` (the task retries later) or `Reject` (a retry cannot succeed).
+text, numbers or audio.
+
+To add a kind, or a client of a kind:
+
+1. Add the settings `<kind>_url`, `<kind>_key`, `<kind>_model` and `<kind>_timeout` to `settings.py`.
+2. Write the protocol in `protocols.py`. Its methods take `account: UsageAccount` and raise `ProviderError`.
+3. Write the remote client with `ProviderHttpClient`: `async with http.open_call(account) as call`, one
+   request (`call.post_json` or `call.post_form`), `call.decode`, `call.set_usage`. The rest is done there:
+   limits, errors, accounting, metrics.
+4. Write the local default. It measures its calls with `CallMeter.create_local`.
+5. Add a property to `ProviderRegistry`.
+6. Add the client to CLIENTS in `tests/systems/providers/test_provider_contract.py`: all clients pass the same
+   tests.
 """
 
-from __future__ import annotations
+from holdfast.systems.providers.config import ProviderConfig
+from holdfast.systems.providers.errors import (
+    ProviderError,
+    ProviderRateLimitedError,
+    ProviderRefusedError,
+    ProviderResponseError,
+    ProviderUnavailableError,
+    translate_provider_errors,
+)
+from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.protocols import (
+    CaptionProvider,
+    EmbeddingProvider,
+    GeneratedText,
+    ImageMeasurements,
+    Provider,
+    ScrapedMedia,
+    ScrapingProvider,
+    SpeechAudio,
+    SpeechProvider,
+    TextEmbeddings,
+    TextProvider,
+)
+from holdfast.systems.providers.registry import ProviderRegistry
+from holdfast.systems.providers.usage import (
+    CallRecord,
+    DatabaseUsageRecorder,
+    ProviderKind,
+    ProviderUsage,
+    UsageAccount,
+    UsageRecorder,
+)
 
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Protocol
-
-__all__ = ["GeneratedText", "ProviderError", "SpeechAudio", "SpeechProvider", "TextProvider"]
-
-
-class ProviderError(Exception):
-    """A text or speech provider failed, but may succeed later.
-
-    `retry_after` is the delay that the provider requested.
-    """
-
-    def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
-@dataclass(frozen=True)
-class GeneratedText:
-    """A generated text and the name of the model that wrote it."""
-
-    text: str
-    author: str
-
-
-@dataclass(frozen=True)
-class SpeechAudio:
-    """A spoken text as MP3, with its measured duration and the name of the voice."""
-
-    mp3: bytes
-    duration_s: float
-    bit_rate: int
-    voice: str
-
-
-class TextProvider(Protocol):
-    """Protocol of a provider that writes texts."""
-
-    @property
-    def limit_key(self) -> str:
-        """Limit key that is paused when the provider limits the request rate."""
-        ...
-
-    async def generate_text(self, instructions: str, subject: str) -> GeneratedText:
-        """Write a text about `subject` according to `instructions`.
-
-        `subject` is data from users. It is passed to the model as quoted data, never as instructions.
-        """
-        ...
-
-
-class SpeechProvider(Protocol):
-    """Protocol of a provider that converts text to speech."""
-
-    @property
-    def limit_key(self) -> str:
-        """Limit key that is paused when the provider limits the request rate."""
-        ...
-
-    async def synthesize_speech(self, text: str, language: str) -> SpeechAudio:
-        """Convert text to speech. `language` is a language code such as "en"."""
-        ...
+__all__ = [
+    "CallMeter",
+    "CallRecord",
+    "CaptionProvider",
+    "DatabaseUsageRecorder",
+    "EmbeddingProvider",
+    "GeneratedText",
+    "ImageMeasurements",
+    "Provider",
+    "ProviderConfig",
+    "ProviderError",
+    "ProviderKind",
+    "ProviderRateLimitedError",
+    "ProviderRefusedError",
+    "ProviderRegistry",
+    "ProviderResponseError",
+    "ProviderUnavailableError",
+    "ProviderUsage",
+    "ScrapedMedia",
+    "ScrapingProvider",
+    "SpeechAudio",
+    "SpeechProvider",
+    "TextEmbeddings",
+    "TextProvider",
+    "UsageAccount",
+    "UsageRecorder",
+    "translate_provider_errors",
+]

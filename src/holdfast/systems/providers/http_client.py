@@ -1,98 +1,232 @@
-"""HTTP client for OpenAI-compatible servers, with time and size limits for responses."""
+"""HTTP client of providers, behind the egress guard, with limits on time and size.
+
+One call is one request. After a response 429, the client sends nothing until the provider's Retry-After has
+passed: every call that starts in the meantime raises ProviderRateLimitedError at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
-import httpx
 import msgspec
 
-from holdfast import RateLimited, Reject, Secret
-from holdfast.errors import SettingsError
-from holdfast.systems.providers import ProviderError
+from holdfast.egress import (
+    EgressClient,
+    EgressDnsError,
+    EgressError,
+    EgressPolicy,
+    EgressRefusedError,
+    EgressStream,
+    EgressTimeoutError,
+    EgressTooLargeError,
+)
+from holdfast.systems.providers.config import ProviderConfig
+from holdfast.systems.providers.errors import (
+    ProviderRateLimitedError,
+    ProviderRefusedError,
+    ProviderResponseError,
+    ProviderUnavailableError,
+)
+from holdfast.systems.providers.metering import CallMeter, MeteredCall
+from holdfast.systems.providers.usage import ProviderUsage, UsageAccount
+
+T = TypeVar("T")
 
 MAX_RETRY_AFTER = timedelta(hours=1)
-MAX_CONNECT_TIMEOUT_S = 10.0
-RETRYABLE_STATUS_CODES = {408, 409, 425, 500, 502, 503, 504, 520, 522, 524, 529}
+DEFAULT_RETRY_AFTER = timedelta(seconds=5)  # for a 429 that names no delay
+MAX_CONNECT_TIMEOUT = timedelta(seconds=10)
+MAX_CONNECTIONS = 64  # limits of the engine say how many calls run at once
+RETRYABLE_STATUS_CODES = {408, 409, 425}
+JSON_TYPES = ("application/json",)
+_log = logging.getLogger("holdfast.systems.providers")
 
 
 class ProviderHttpClient:
-    """HTTP client for one text or speech provider.
-
-    `name` is "text" or "speech". It appears in the names of settings and in error messages.
-    """
+    """HTTP client of one remote provider. `max_bytes` is the maximum size of a response."""
 
     def __init__(
-        self, base_url: str, api_key: Secret | None, *, name: str, timeout: timedelta, transport: Any = None
+        self,
+        config: ProviderConfig,
+        *,
+        max_bytes: int,
+        meter: CallMeter | None = None,
+        policy: EgressPolicy | None = None,
     ) -> None:
-        url = urlsplit(base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise SettingsError(
-                f"{name}_url is not a valid HTTP URL.",
-                fix="Use a base URL such as https://api.example.com/v1.",
-                field=f"{name}_url",
+        self.config = config
+        self.limit_key = f"{config.kind}:{config.host}"
+        self._meter = meter or CallMeter(config.kind, config.host, config.model)
+        self._egress = EgressClient(
+            replace(
+                policy or EgressPolicy.from_settings(),
+                max_response_bytes=max_bytes,
+                connect_timeout=min(MAX_CONNECT_TIMEOUT, config.timeout),
+                idle_timeout=config.timeout,
+                total_timeout=config.timeout,
+                max_connections_per_host=MAX_CONNECTIONS,
             )
-        self.limit_key = f"{name}:{url.hostname}"
-        self._name = name
-        timeout_s = timeout.total_seconds()
-        self._client = httpx.AsyncClient(
-            base_url=base_url.rstrip("/") + "/",
-            headers={"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {},
-            timeout=httpx.Timeout(timeout_s, connect=min(MAX_CONNECT_TIMEOUT_S, timeout_s)),
-            follow_redirects=False,
-            transport=transport,
         )
-        self._timeout = timeout
+        self._paused_until = 0.0
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._egress.close()
 
-    async def post_json(self, path: str, body: dict[str, Any], *, max_bytes: int) -> bytes:
-        """Send `body` as JSON and return the response body.
+    @asynccontextmanager
+    async def open_call(self, account: UsageAccount) -> AsyncGenerator[ProviderCall]:
+        """Open a call that is charged to `account`. Send one request in the block, and set its usage."""
+        self._check_pause()
+        async with self._meter.measure_call(account) as metered:
+            yield ProviderCall(self, metered)
 
-        Raise ProviderError if the response is larger than `max_bytes` or takes longer than the timeout.
-        """
+    def _check_pause(self) -> None:
+        remaining_s = self._paused_until - asyncio.get_running_loop().time()
+        if remaining_s > 0:
+            raise ProviderRateLimitedError(
+                f"The {self.config.kind} provider limits the request rate.", timedelta(seconds=remaining_s)
+            )
+
+    async def send(
+        self,
+        call: MeteredCall,
+        path: str,
+        content: bytes,
+        headers: Mapping[str, str],
+        content_types: tuple[str, ...],
+    ) -> bytes:
+        """Send one POST request and return the response body. Raise a ProviderError for every failure."""
+        url = f"{self.config.url.rstrip('/')}/{path}"
+        key = self.config.api_key
+        headers = {**headers, **({"Authorization": f"Bearer {key.reveal()}"} if key else {})}
         try:
-            async with asyncio.timeout(self._timeout.total_seconds()):
-                async with self._client.stream("POST", path, json=body) as response:
+            call.was_sent = True
+            stream = self._egress.stream("POST", url, content, headers=headers, follow_redirects=False)
+            async with stream as response:
+                if response.status >= 300:
+                    call.was_sent = False  # an error is not charged
                     self._raise_for_status(response)
-                    return await self._read_limited_body(response, max_bytes)
-        except TimeoutError:
-            raise ProviderError(
-                f"The {self._name} provider did not respond within {self._timeout}."
-            ) from None
-        except httpx.HTTPError as error:
-            # The library's message may contain the URL, so only the type of the error is shown.
-            raise ProviderError(
-                f"The {self._name} provider cannot be reached: {type(error).__name__}."
-            ) from None
+                self._check_content_type(response, content_types)
+                return await response.read()
+        except EgressError as error:
+            if isinstance(error, EgressRefusedError | EgressDnsError):
+                call.was_sent = False
+            self._raise_for_egress_error(error)
 
-    async def _read_limited_body(self, response: httpx.Response, max_bytes: int) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in response.aiter_bytes():
-            size += len(chunk)
-            if size > max_bytes:
-                raise ProviderError(f"The {self._name} provider sent more than {max_bytes:,} bytes.")
-            chunks.append(chunk)
-        return b"".join(chunks)
-
-    def _raise_for_status(self, response: httpx.Response) -> None:
-        status = response.status_code
-        if status < 300:
-            return
+    def _raise_for_status(self, response: EgressStream) -> NoReturn:
+        status, kind = response.status, self.config.kind
         retry_after = parse_retry_after(response.headers.get("retry-after"))
         if status == 429:
-            raise RateLimited(self.limit_key, retry_after or timedelta(seconds=1))
+            delay = retry_after or DEFAULT_RETRY_AFTER
+            now = asyncio.get_running_loop().time()
+            self._paused_until = max(self._paused_until, now + delay.total_seconds())
+            raise ProviderRateLimitedError(f"The {kind} provider limits the request rate.", delay)
         if status in RETRYABLE_STATUS_CODES or status >= 500:
-            raise ProviderError(f"The {self._name} provider returned HTTP {status}.", retry_after)
+            raise ProviderUnavailableError(f"The {kind} provider returned HTTP {status}.", retry_after)
         if status in (401, 403):
-            raise Reject(f"The {self._name} provider rejected the API key (HTTP {status}).")
-        raise Reject(f"The {self._name} provider rejected the request (HTTP {status}).")
+            raise ProviderRefusedError(f"The {kind} provider rejected the API key (HTTP {status}).")
+        raise ProviderRefusedError(f"The {kind} provider rejected the request (HTTP {status}).")
+
+    def _check_content_type(self, response: EgressStream, content_types: tuple[str, ...]) -> None:
+        if not response.content_type.startswith(content_types):
+            raise ProviderResponseError(
+                f"The response of the {self.config.kind} provider has an unexpected content type."
+            )
+
+    def _raise_for_egress_error(self, error: EgressError) -> NoReturn:
+        kind = self.config.kind
+        if isinstance(error, EgressRefusedError):
+            # Users may read the message, so it does not contain the address.
+            _log.error(
+                "provider.refused kind=%s url=%s reason=%r fix='Add the host and port to egress_allow.'",
+                *(kind, redact_credentials(self.config.url), error.message),
+            )
+            raise ProviderRefusedError(
+                f"The egress policy does not allow {kind}_url (see the setting egress_allow)."
+            ) from error
+        if isinstance(error, EgressTimeoutError):
+            raise ProviderUnavailableError(
+                f"The {kind} provider did not respond within {self.config.timeout.total_seconds():g} seconds."
+            ) from error
+        if isinstance(error, EgressTooLargeError):
+            raise ProviderResponseError(f"The response of the {kind} provider is too large.") from error
+        raise ProviderUnavailableError(
+            f"The {kind} provider cannot be reached, or the connection broke ({error.reason})."
+        ) from error
+
+
+class ProviderCall:
+    """One request to a provider, whose usage is recorded when the block of `open_call` ends."""
+
+    def __init__(self, client: ProviderHttpClient, metered: MeteredCall) -> None:
+        self._client = client
+        self._metered = metered
+
+    def set_usage(self, usage: ProviderUsage) -> None:
+        """Store what the call used, as soon as it is known."""
+        self._metered.usage = usage
+
+    async def post_json(
+        self, path: str, body: Mapping[str, Any], *, content_types: tuple[str, ...] = JSON_TYPES
+    ) -> bytes:
+        """Send `body` as JSON and return the response body."""
+        headers = {"Content-Type": "application/json"}
+        return await self._client.send(self._metered, path, msgspec.json.encode(body), headers, content_types)
+
+    async def post_form(
+        self,
+        path: str,
+        fields: Mapping[str, str],
+        *,
+        file: tuple[str, bytes, str],
+        content_types: tuple[str, ...] = JSON_TYPES,
+    ) -> bytes:
+        """Send a form with one file in the field "file", and return the response body.
+
+        `file` is the name, the content and the content type.
+        """
+        boundary = f"holdfast-{uuid4().hex}"
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        content = encode_form(fields, file, boundary)
+        return await self._client.send(self._metered, path, content, headers, content_types)
+
+    def decode(self, body: bytes, struct: type[T]) -> T:
+        """Decode a JSON response. Raise ProviderResponseError if it is malformed."""
+        try:
+            return msgspec.json.decode(body, type=struct)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            kind = self._client.config.kind
+            raise ProviderResponseError(f"The response of the {kind} provider is not valid.") from None
+
+
+def redact_credentials(url: str) -> str:
+    """Return the scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def encode_form(fields: Mapping[str, str], file: tuple[str, bytes, str], boundary: str) -> bytes:
+    """Return a multipart/form-data body. Characters of the file name that could end its header are replaced.
+
+    Names and values of fields come from the client, not from users.
+    """
+    name, content, content_type = re.sub(r"[^A-Za-z0-9._-]", "_", file[0]), file[1], file[2]
+    parts: list[bytes] = []
+    for field_name, value in fields.items():
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{field_name}"\r\n\r\n'
+        parts.append(f"{head}{value}\r\n".encode())
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        f"Content-Type: {content_type}\r\n\r\n"
+    )
+    return b"".join([*parts, head.encode(), content, f"\r\n--{boundary}--\r\n".encode()])
 
 
 def parse_retry_after(header: str | None) -> timedelta | None:
@@ -110,11 +244,3 @@ def parse_retry_after(header: str | None) -> timedelta | None:
         except (ValueError, TypeError):
             return None
     return min(max(delay, timedelta(0)), MAX_RETRY_AFTER)
-
-
-def decode_provider_response(body: bytes, struct: type[Any], provider: str) -> Any:
-    """Decode the JSON response of a provider. Raise ProviderError if the response is invalid."""
-    try:
-        return msgspec.json.decode(body, type=struct)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise ProviderError(f"The response of the {provider} provider is not valid.") from None

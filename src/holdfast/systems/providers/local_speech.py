@@ -14,9 +14,12 @@ import threading
 from typing import Any
 
 from holdfast.errors import RefusedError
-from holdfast.systems.providers import ProviderError, SpeechAudio
+from holdfast.systems.providers.errors import ProviderRefusedError, ProviderUnavailableError
+from holdfast.systems.providers.metering import CallMeter
 from holdfast.systems.providers.mp3 import encode_mp3, measure_mp3
 from holdfast.systems.providers.openai_speech import split_text_at_sentences
+from holdfast.systems.providers.protocols import SpeechAudio
+from holdfast.systems.providers.usage import ProviderUsage, UsageAccount
 
 # Constants of speak_lib.h.
 ESPEAK_AUDIO_OUTPUT_SYNCHRONOUS = (
@@ -37,27 +40,36 @@ _espeak_cache: dict[str, Any] = {}
 class LocalSpeechProvider:
     """A `SpeechProvider` that runs eSpeak NG in the worker process."""
 
-    limit_key = "speech:local"
-
-    def __init__(self) -> None:
+    def __init__(self, meter: CallMeter | None = None) -> None:
+        self._meter = meter or CallMeter.create_local("speech", "espeak-ng")
         self._lock = asyncio.Lock()
 
-    async def synthesize_speech(self, text: str, language: str) -> SpeechAudio:
+    @property
+    def limit_key(self) -> str:
+        return "speech:local"
+
+    async def close(self) -> None:
+        """Do nothing: the library stays loaded."""
+
+    async def synthesize_speech(self, text: str, language: str, *, account: UsageAccount) -> SpeechAudio:
+        async with self._meter.measure_call(account) as call:
+            audio = await self._synthesize(text, language)
+            call.usage = ProviderUsage(audio_s=audio.duration_s)
+        return audio
+
+    async def _synthesize(self, text: str, language: str) -> SpeechAudio:
         samples: list[bytes] = []
         sample_rate = 0
         # One text at a time: the first text is finished early, and the last one is not finished later.
         async with self._lock:
-            for part in split_text_at_sentences(
-                text, MAX_SPEECH_PART_CHARS
-            ):  # a cancelled task can stop between parts
+            # A cancelled task can stop between parts.
+            for part in split_text_at_sentences(text, MAX_SPEECH_PART_CHARS):
                 part_samples, sample_rate = await asyncio.to_thread(synthesize_audio_samples, part, language)
                 samples.append(part_samples)
-        if not any(samples):
-            raise ProviderError("The text contains nothing that can be spoken.")
-        mp3 = await asyncio.to_thread(encode_mp3, b"".join(samples), sample_rate)
+        mp3 = await asyncio.to_thread(encode_mp3, b"".join(samples), sample_rate) if any(samples) else b""
         properties = measure_mp3(mp3)
         if properties is None:
-            raise ProviderError("The text contains nothing that can be spoken.")
+            raise ProviderRefusedError("The text contains nothing that can be spoken.")
         return SpeechAudio(mp3, properties.duration_s, properties.bit_rate, f"eSpeak NG ({language})")
 
 
@@ -86,7 +98,7 @@ def synthesize_audio_samples(text: str, language: str) -> tuple[bytes, int]:
             encoded, len(encoded) + 1, 0, ESPEAK_POSITION_BY_CHARACTER, 0, ESPEAK_CHARS_UTF8, None, None
         )
         if error_code:
-            raise ProviderError(f"eSpeak NG failed with error code {error_code}.")
+            raise ProviderUnavailableError(f"eSpeak NG failed with error code {error_code}.")
         library.espeak_Synchronize()
     return b"".join(chunks), sample_rate
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.systems.providers import GeneratedText, ProviderError
+from holdfast.systems.providers.errors import ProviderRefusedError
+from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.protocols import GeneratedText
+from holdfast.systems.providers.usage import UsageAccount
 
 LOCAL_AUTHOR_NAME = "the local writer"
 LOCAL_TEXT_DISCLAIMER = "Written by the local writer, without a language model."
@@ -38,7 +41,7 @@ MIDDLE_SENTENCES = (
     "Small promises matter more than large ones, and the two keep their small ones.",
     "When {b} is tired, {a} does well to ask once and then to make tea.",
     "A letter, a walk, or a list on the kitchen table does more than a long evening of talk.",
-    "They are {gap} apart in years, which shows in music and hardly anywhere else.",
+    "They are {gap} apart, which shows in music and hardly anywhere else.",
     "{a}, born on a {day_a}, starts the week where {b}, born on a {day_b}, would rather end it.",
     "The number {path_a} stands beside {a}'s name, and {path_b} beside {b}'s; both are easily counted.",
     "The {system} tradition has an old name for this, and an older remedy: patience.",
@@ -56,15 +59,26 @@ CLOSING_SENTENCES = (
 class LocalTextProvider:
     """A `TextProvider` that composes fixed sentences, without a language model."""
 
-    limit_key = "text:local"
+    def __init__(self, meter: CallMeter | None = None) -> None:
+        self._meter = meter or CallMeter.create_local("text", "sentences")
 
-    async def generate_text(self, instructions: str, subject: str) -> GeneratedText:
+    @property
+    def limit_key(self) -> str:
+        return "text:local"
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    async def generate_text(self, instructions: str, subject: str, *, account: UsageAccount) -> GeneratedText:
         del instructions  # this provider writes one type of text only
-        try:
-            fields = msgspec.json.decode(subject, type=dict[str, Any])
-        except msgspec.MsgspecError:
-            raise ProviderError("The local text provider needs a subject that is a JSON object.") from None
-        return GeneratedText(compose_chapter_text(fields), LOCAL_AUTHOR_NAME)
+        async with self._meter.measure_call(account):
+            try:
+                fields = msgspec.json.decode(subject, type=dict[str, Any])
+            except msgspec.MsgspecError:
+                raise ProviderRefusedError(
+                    "The local text provider needs a subject that is a JSON object."
+                ) from None
+            return GeneratedText(compose_chapter_text(fields), LOCAL_AUTHOR_NAME)
 
 
 def compose_chapter_text(subject: dict[str, Any]) -> str:
@@ -79,7 +93,7 @@ def compose_chapter_text(subject: dict[str, Any]) -> str:
         "b": str(second.get("name") or "the second"),
         "title": str(chapter.get("title") or "This chapter"),
         "question": str(chapter.get("question") or "what now?"),
-        "gap": str(facts.get("years_apart", "some")),
+        "gap": _format_years(facts.get("years_apart")),
         "day_a": str(facts.get("weekday1") or "weekday"),
         "day_b": str(facts.get("weekday2") or "weekday"),
         "path_a": str(facts.get("path1") or "one"),
@@ -94,6 +108,12 @@ def compose_chapter_text(subject: dict[str, Any]) -> str:
         sentences = statements[number * SENTENCES_PER_PARAGRAPH : (number + 1) * SENTENCES_PER_PARAGRAPH]
         paragraphs.append(" ".join(_fill_placeholders(each, values, systems, rng) for each in sentences))
     return "\n\n".join([*paragraphs, rng.choice(CLOSING_SENTENCES), LOCAL_TEXT_DISCLAIMER])
+
+
+def _format_years(years: Any) -> str:
+    if not isinstance(years, int):
+        return "some years"
+    return {0: "less than a year", 1: "one year"}.get(years, f"{years} years")
 
 
 def _fill_placeholders(sentence: str, values: dict[str, str], systems: list[str], rng: random.Random) -> str:

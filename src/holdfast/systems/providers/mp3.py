@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import RefusedError
+from holdfast.systems.providers.mp3_tags import find_audio_offset
 
 MP3_BIT_RATE_KBPS = 128
 DEFAULT_SAMPLE_RATE_HZ = 44100
@@ -63,7 +64,7 @@ def _create_mp3_encoder() -> Any:
 
 def measure_mp3(mp3: bytes) -> Mp3Properties | None:
     """Measure the duration and bit rate of an MP3 file. Return None if the content is not MP3."""
-    position = _find_first_frame_offset(mp3)
+    position = find_audio_offset(mp3)
     duration_s, frame_count, total_bit_rate, sample_rate = 0.0, 0, 0, 0
     while position + 4 <= len(mp3):
         frame = _parse_mp3_frame_header(mp3[position : position + 4])
@@ -77,14 +78,6 @@ def measure_mp3(mp3: bytes) -> Mp3Properties | None:
     if frame_count < 2:
         return None
     return Mp3Properties(round(duration_s, 3), round(total_bit_rate / frame_count), sample_rate)
-
-
-def _find_first_frame_offset(mp3: bytes) -> int:
-    """Return the byte offset of the first audio frame, which follows the optional ID3 tag."""
-    if mp3[:3] != b"ID3" or len(mp3) < 10:
-        return 0
-    a, b, c, d = mp3[6:10]
-    return 10 + (a << 21 | b << 14 | c << 7 | d)
 
 
 def _parse_mp3_frame_header(header: bytes) -> _Mp3FrameHeader | None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from holdfast import Secret
-from holdfast.systems.providers import GeneratedText, ProviderError
-from holdfast.systems.providers.http_client import ProviderHttpClient, decode_provider_response
+from holdfast.egress import EgressPolicy
+from holdfast.systems.providers.config import ProviderConfig
+from holdfast.systems.providers.errors import ProviderResponseError
+from holdfast.systems.providers.http_client import ProviderHttpClient
+from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.protocols import GeneratedText
+from holdfast.systems.providers.usage import ProviderUsage, UsageAccount
 
+MAX_TOKENS = 1_000_000_000  # of one response; a larger number is an error of the server
 MAX_TEXT_RESPONSE_BYTES = 2 * 1024 * 1024
 MAX_GENERATED_TEXT_CHARS = 60_000
 MAX_MODEL_NAME_CHARS = 100
@@ -20,33 +25,58 @@ PROMPT_INJECTION_GUARD = (
 )
 
 
-class _ChatMessage(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
+    """A message of a completion."""
+
     content: str | None = None
 
 
-class _ChatChoice(msgspec.Struct):
-    message: _ChatMessage
+class ChatChoice(msgspec.Struct):
+    """One of the answers of a completion."""
+
+    message: ChatMessage
 
 
-class _ChatCompletion(msgspec.Struct):
-    choices: list[_ChatChoice]
+class TokenUsage(msgspec.Struct):
+    """How many tokens a request used."""
+
+    prompt_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
+    completion_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
+
+
+class ChatCompletion(msgspec.Struct):
+    """The response of `/chat/completions`."""
+
+    choices: list[ChatChoice]
     model: str | None = None
+    usage: TokenUsage | None = None
+
+    def read_content(self) -> str:
+        """Return the text of the first answer, or an empty text."""
+        return (self.choices[0].message.content or "") if self.choices else ""
+
+    def read_usage(self, images: int | None = None) -> ProviderUsage:
+        """Return the tokens that the server counted."""
+        tokens = self.usage or TokenUsage()
+        return ProviderUsage(
+            tokens_in=tokens.prompt_tokens, tokens_out=tokens.completion_tokens, images=images
+        )
+
+
+def build_chat_request(config: ProviderConfig, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the body of a request to `/chat/completions`."""
+    limit = {} if config.max_tokens is None else {"max_tokens": config.max_tokens}
+    return {"model": config.model, **limit, "messages": messages}
 
 
 class OpenAITextProvider:
     """A `TextProvider` that calls an OpenAI-compatible server."""
 
     def __init__(
-        self,
-        base_url: str,
-        *,
-        model: str,
-        api_key: Secret | None = None,
-        timeout: timedelta = timedelta(seconds=120),
-        transport: Any = None,
+        self, config: ProviderConfig, *, meter: CallMeter | None = None, policy: EgressPolicy | None = None
     ) -> None:
-        self._http = ProviderHttpClient(base_url, api_key, name="text", timeout=timeout, transport=transport)
-        self._model = model
+        self._http = ProviderHttpClient(config, max_bytes=MAX_TEXT_RESPONSE_BYTES, meter=meter, policy=policy)
+        self._config = config
 
     @property
     def limit_key(self) -> str:
@@ -55,30 +85,27 @@ class OpenAITextProvider:
     async def close(self) -> None:
         await self._http.close()
 
-    async def generate_text(self, instructions: str, subject: str) -> GeneratedText:
+    async def generate_text(self, instructions: str, subject: str, *, account: UsageAccount) -> GeneratedText:
         # Without "<" the subject cannot contain a closing </subject> tag.
         quoted = subject.replace("<", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}")
-        body = {
-            "model": self._model,
-            "messages": [
+        body = build_chat_request(
+            self._config,
+            [
                 {"role": "system", "content": f"{instructions}\n\n{PROMPT_INJECTION_GUARD}"},
                 {"role": "user", "content": f"<subject>\n{quoted}\n</subject>"},
             ],
-        }
-        response = await self._http.post_json("chat/completions", body, max_bytes=MAX_TEXT_RESPONSE_BYTES)
-        completion: _ChatCompletion = decode_provider_response(response, _ChatCompletion, "text")
-        text = (
-            remove_unprintable_characters(completion.choices[0].message.content or "")
-            if completion.choices
-            else ""
         )
+        async with self._http.open_call(account) as call:
+            completion = call.decode(await call.post_json("chat/completions", body), ChatCompletion)
+            call.set_usage(completion.read_usage())
+        text = remove_unprintable_characters(completion.read_content())
         if not text:
-            raise ProviderError("The text provider returned an empty text.")
+            raise ProviderResponseError("The text provider returned an empty text.")
         if len(text) > MAX_GENERATED_TEXT_CHARS:
-            raise ProviderError(
+            raise ProviderResponseError(
                 f"The text provider returned more than {MAX_GENERATED_TEXT_CHARS:,} characters."
             )
-        return GeneratedText(text, (completion.model or self._model)[:MAX_MODEL_NAME_CHARS])
+        return GeneratedText(text, (completion.model or self._config.model)[:MAX_MODEL_NAME_CHARS])
 
 
 def remove_unprintable_characters(text: str) -> str:
