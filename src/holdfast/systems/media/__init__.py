@@ -1,0 +1,77 @@
+"""Media system: a shared link becomes a stored file with poster, audio track and transcript.
+
+    app = create_app(settings, **media.mount())      # or: holdfast api --system media
+    holdfast worker holdfast.systems.media
+
+`install` creates the table `shares`, or adds to one that exists, and the limits of the downloads. See
+docs/guide/media.md. `contracts.py` says how the parts of this package call each other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from holdfast import JobType
+from holdfast.systems import AppArguments
+from holdfast.systems.media.media_tasks import DOWNLOAD_QUEUE, media_download
+from holdfast.systems.media.processing_tasks import media_process, media_transcribe
+from holdfast.systems.media.share_endpoints import ShareEndpoints
+from holdfast.systems.media.worker_state import media_lifespan
+from holdfast.systems.tables import is_script_installed, run_install_script
+
+__all__ = [
+    "create_media_routes",
+    "install",
+    "install_if_needed",
+    "job_types",
+    "lifespan",
+    "media_download",
+    "media_process",
+    "media_transcribe",
+    "mount",
+    "tasks",
+]
+
+MAX_RUNNING_DOWNLOADS, MAX_RUNNING_DOWNLOADS_PER_HOST = 100, 8
+PACKAGE_FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables.sql", "table shares"
+lifespan = media_lifespan
+tasks = (media_download, media_process, media_transcribe)
+job_types: tuple[JobType[Any], ...] = ()
+
+
+def create_media_routes() -> list[BaseRoute]:
+    """Create the routes of the media API."""
+    return ShareEndpoints().create_routes()
+
+
+def mount() -> AppArguments:
+    """Return the routes, tasks and job types of the media application, as keyword arguments of `create_app`.
+
+    Example: `create_app(settings, **media.mount())`.
+    """
+    return {"routes": create_media_routes(), "tasks": tasks, "job_types": job_types}
+
+
+async def install_if_needed(connection: Any, schema: str = "public") -> None:
+    """Install the media system, unless its current version is already installed in the schema."""
+    if not await is_script_installed(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION):
+        await install(connection, schema)
+
+
+async def install(connection: Any, schema: str = "public") -> None:
+    """Create the tables and limits of the media system. Keep existing rows and changed limits."""
+    await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
+    existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
+    for name, per_key, max_running in (
+        ("media downloads", False, MAX_RUNNING_DOWNLOADS),
+        ("media downloads of one host", True, MAX_RUNNING_DOWNLOADS_PER_HOST),
+    ):
+        if name not in existing:
+            await connection.execute(
+                "select holdfast.put_limit($1, $2, $3, $4, $5)",
+                *(name, DOWNLOAD_QUEUE, media_download.name, per_key, max_running),
+            )
