@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from wheel_environments import build_wheel, create_environment
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-UV_PROGRAM = Path(sys.executable).with_name("uv")
 PROJECT_METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRA_NAMES = sorted(PROJECT_METADATA["optional-dependencies"])
 # What the environments of a pull request cover; each other extra alone is in `make test-long`.
@@ -50,33 +49,7 @@ print("\\n=====", len(paths), failed, heavy, loaded, file=sys.stderr)
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-    ]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True)
-    return next(folder.glob("*.whl"))
-
-
-def create_environment(wheel: Path, extras: str, folder: Path) -> Path:
-    """Install the wheel with some extras into an empty virtual environment and return its folder."""
-    environment = folder / "venv"
-    subprocess.run([UV_PROGRAM, "venv", "-q", "--python", sys.executable, environment], check=True)
-    requirement = f"holdfast[{extras}] @ {wheel.as_uri()}" if extras else f"holdfast @ {wheel.as_uri()}"
-    subprocess.run(
-        [UV_PROGRAM, "pip", "install", "-q", "--python", environment / "bin" / "python",
-         "--constraint", ROOT / "requirements" / "dev.txt", requirement],
-        check=True, env={**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")},
-    )  # fmt: skip
-    return environment
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def run_in_environment(environment: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
