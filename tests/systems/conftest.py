@@ -30,6 +30,7 @@ def system_settings(settings: Settings, tmp_path: Path) -> Settings:
         signing_key=Secret("a signing key for the tests of the systems"),
         api_rate=100_000,
         api_burst=100_000,
+        rpc_schemas="holdfast,pgmq_public,public",
     )
 
 

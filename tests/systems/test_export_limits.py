@@ -17,13 +17,16 @@ from api_clients import serve_app
 from chromium import find_chromium
 from system_harness import EXPORT_PATH, SystemHarness
 
+from holdfast.egress import EgressPolicy
 from holdfast.engine.connection import Database
 from holdfast.errors import TooManyRequestsError
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import exports
+from holdfast.systems.capture import BrowserOptions, BrowserPool
 from holdfast.systems.exports import ExportLimits, submission
 from holdfast.systems.exports.export_requests import parse_export_request
+from holdfast.systems.printing import PdfRenderer
 from holdfast.testing import wait_until
 
 
@@ -230,9 +233,15 @@ async def test_html_templates_are_rendered_by_chromium(exports_system: SystemHar
     attack = "<script>document.title='no'</script><b>bold</b> {{ 7 * 7 }} <img src=http://127.0.0.1:1/x>"
     document = await ann.add_document(profile={"name": "Eve <i>x</i>", "summary": attack})
     job = await ann.start_export(document, templateSlug="paper", options={"pageSize": "A4"})
-    async with exports_system.run_worker():
+    async with exports_system.run_worker() as state:
         export = await ann.wait_for_export(job)
+        browsers = state.browsers.browser_pids
+        again = await ann.start_export(document, templateSlug="paper", options={"pageSize": "Letter"})
+        assert (await ann.wait_for_export(again))["status"] == "completed"
+        assert state.browsers.browser_pids == browsers  # the same Chromium printed both
+        assert len(browsers) == 1
     assert export["status"] == "completed", export
+    assert not any(Path(f"/proc/{pid}").exists() for pid in browsers)  # it ended with its worker
     link = (await ann.get(export["resultUrl"])).headers["location"]
     reader = pypdf.PdfReader(io.BytesIO((await exports_system.http.get(link)).content))
     text = " ".join(reader.pages[0].extract_text().split())
@@ -242,6 +251,16 @@ async def test_html_templates_are_rendered_by_chromium(exports_system: SystemHar
     refused = await ann.start_export(document, templateSlug="paper", options={"standard": "a-2b"})
     async with exports_system.run_worker():
         assert "a-2b" in (await ann.wait_for_export(refused))["error"]
+
+
+async def test_an_html_template_without_chromium_fails_at_once(exports_system: SystemHarness) -> None:
+    ann = exports_system.create_user()
+    job = await ann.start_export(await ann.add_document(), templateSlug="paper")
+    browsers = BrowserPool(EgressPolicy(), BrowserOptions(chromium=Path("/nowhere/chromium")))
+    async with exports_system.run_worker(renderer=PdfRenderer(browsers=browsers)):
+        export = await ann.wait_for_export(job)
+    assert export["status"] == "failed"
+    assert "needs Chromium" in export["error"]
 
 
 async def test_openapi_describes_the_routes(exports_system: SystemHarness) -> None:

@@ -131,7 +131,7 @@ async def test_4_storage_cleanup(exports_system: SystemHarness, clock: Clock) ->
     assert not list(files.rglob("*.pdf"))
     async with exports_system.db.connection() as connection:
         assert await connection.fetchval("select count(*) from export_history") == 0
-    assert (await ann.get(export["resultUrl"])).status_code == 404
+    assert (await ann.get(export["resultUrl"])).status_code == 410
 
 
 async def test_5_batch_export(exports_system: SystemHarness) -> None:

@@ -56,10 +56,10 @@ def extract_text(pdf: bytes) -> str:
 
 
 def strip_spaces(text: str) -> str:
-    """Remove the spaces and line breaks that typesetting adds, and replace ligatures by letters."""
+    """Remove spaces and break marks that typesetting adds, and replace ligatures by letters."""
     for ligature, letters in (("ﬁ", "fi"), ("ﬂ", "fl"), ("ﬀ", "ff"), ("ﬃ", "ffi")):
         text = text.replace(ligature, letters)
-    return "".join(text.split())
+    return "".join(text.replace("\u200b", "").split())
 
 
 @pytest.mark.parametrize("slug", ["minimal", "classic", "modern"])

@@ -11,11 +11,17 @@ import msgspec
 import pypdf
 import pytest
 from api_clients import bearer_headers, make_token, open_event_stream
-from provider_server import make_chat_response, respond_by_default, run_provider_server
+from provider_server import (
+    LOOPBACK_POLICY,
+    ProviderServer,
+    make_chat_response,
+    make_config,
+    respond_by_default,
+    run_provider_server,
+)
 from stub_text_providers import HangingTextProvider, OneSentenceTextProvider
 from system_harness import SERVICE_KEY, SystemHarness, SystemUser
 
-from holdfast.systems.providers import TextProvider
 from holdfast.systems.providers.mp3 import measure_mp3
 from holdfast.systems.providers.openai_speech import OpenAISpeechProvider
 from holdfast.systems.providers.openai_text import OpenAITextProvider
@@ -26,7 +32,7 @@ from holdfast.testing import Clock, wait_until
 
 JOBS_PATH = "/api/jobs"
 REPORT_PARAMS: dict[str, Any] = {
-    "person1": {"name": "Ana Ruiz", "birthDate": "1984-02-29", "shoeSize": 38},
+    "person1": {"name": "Ana Ruiz", "birthDate": "1984-02-29"},
     "person2": {"name": "Bo Lind", "birthDate": "1990-07-01"},
     "systems": ["vedic", "western", "human_design"],
 }
@@ -268,6 +274,14 @@ async def test_cancel_waiting_and_running_reports(reports_system: SystemHarness)
     assert (await ann.delete(f"{JOBS_PATH}/{running}")).json()["status"] == "cancelled"
 
 
+def create_providers(server: ProviderServer) -> dict[str, Any]:
+    text, speech = make_config(server, "text"), make_config(server, "speech")
+    return {
+        "text_provider": OpenAITextProvider(text, policy=LOOPBACK_POLICY),
+        "speech_provider": OpenAISpeechProvider(speech, voice="v", policy=LOOPBACK_POLICY),
+    }
+
+
 async def test_a_rate_limit_pauses_all_tasks_of_the_provider(
     reports_system: SystemHarness, clock: Clock
 ) -> None:
@@ -275,9 +289,7 @@ async def test_a_rate_limit_pauses_all_tasks_of_the_provider(
     job = await start_report(ann)
     async with run_provider_server() as server:
         server.respond = lambda *_: (429, {"retry-after": "40"}, b"")
-        text = OpenAITextProvider(server.url, model="m")
-        speech = OpenAISpeechProvider(server.url, model="m", voice="v")
-        async with reports_system.run_worker(text_provider=text, speech_provider=speech, concurrency=2):
+        async with reports_system.run_worker(**create_providers(server), concurrency=2):
 
             async def find_pause_s() -> Any:
                 async with reports_system.db.connection() as connection:
@@ -290,11 +302,11 @@ async def test_a_rate_limit_pauses_all_tasks_of_the_provider(
             assert 20 < float(await wait_until(find_pause_s, within=timedelta(seconds=30))) <= 40
             request_count = len(server.requests)
             assert request_count <= 3  # requests that were already sent before the first 429
-            server.respond = _respond_briefly
-            await clock.advance(timedelta(seconds=45))
+        server.respond = _respond_briefly
+        await clock.advance(timedelta(seconds=45))
+        # The clock of the first worker's process has not been advanced, so another one continues.
+        async with reports_system.run_worker(**create_providers(server), concurrency=2):
             report = await wait_for_report(ann, job)
-        await text.close()
-        await speech.close()
     assert report["status"] == "complete"
     async with reports_system.db.connection() as connection:
         charged = await connection.fetchval("select count(*) from holdfast.attempts where outcome = 'failed'")
@@ -315,11 +327,10 @@ async def test_failed_provider_calls_are_tried_three_times(
     job = await start_report(ann)
     async with run_provider_server() as server:
         server.respond = lambda *_: (500, {}, b"the secret prompt")
-        text: TextProvider = (
-            OpenAITextProvider(server.url, model="m") if step == "text" else OneSentenceTextProvider()
-        )
-        speech = OpenAISpeechProvider(server.url, model="m", voice="v")
-        async with reports_system.run_worker(text_provider=text, speech_provider=speech):
+        providers = create_providers(server)
+        if step == "speech":
+            providers["text_provider"] = OneSentenceTextProvider()
+        async with reports_system.run_worker(**providers):
 
             async def find_failed_report() -> Any:
                 await clock.advance(timedelta(seconds=10))
@@ -327,9 +338,6 @@ async def test_failed_provider_calls_are_tried_three_times(
                 return report if report["status"] == "failed" else None
 
             report = await wait_until(find_failed_report, within=timedelta(seconds=60))
-        if isinstance(text, OpenAITextProvider):
-            await text.close()
-        await speech.close()
     assert report["error"]
     assert "secret" not in str(report)
     async with reports_system.db.connection() as connection:

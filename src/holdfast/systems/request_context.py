@@ -12,6 +12,7 @@ from holdfast.errors import GoneError, InvalidError, NotFoundError, RefusedError
 from holdfast.server import Caller, get_client, get_settings, require_user
 
 MAX_FILE_NAME_CHARS = 200
+MAX_FILE_EXTENSION_CHARS = 10
 
 
 async def require_owner_id(request: Request) -> str:
@@ -23,9 +24,11 @@ async def require_owner_id(request: Request) -> str:
             "This request needs a user.",
             fix="Sign in as a user. A service names the user in the header x-user-id.",
         )
-    if not is_uuid(owner):
-        raise InvalidError("The user id must be a UUID.", field="sub")
-    return str(UUID(owner))
+    if not is_uuid(owner) or str(UUID(owner)) != owner:
+        # The tables of systems store a UUID, and jobs and files store the text. Two spellings of one UUID
+        # would be one user there and two users here.
+        raise InvalidError("The user id must be a UUID in lower case with hyphens.", field="sub")
+    return owner
 
 
 def is_uuid(text: str | None) -> bool:
@@ -68,4 +71,8 @@ async def find_owned_file(request: Request, file_id: UUID | None, owner: str) ->
 def sanitize_file_name(title: str) -> str:
     """Convert a title to a file name that is valid on every file system."""
     name = "".join("-" if c in '/\\:*?"<>|' else c for c in title if c.isprintable()).strip(" .")
-    return name[:MAX_FILE_NAME_CHARS] or "document.pdf"
+    if len(name) > MAX_FILE_NAME_CHARS:
+        stem, dot, extension = name.rpartition(".")
+        ending = dot + extension if stem and len(extension) <= MAX_FILE_EXTENSION_CHARS else ""
+        name = name[: MAX_FILE_NAME_CHARS - len(ending)].rstrip(" .") + ending
+    return name or "document.pdf"

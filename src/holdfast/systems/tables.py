@@ -33,10 +33,10 @@ def qualify_tables(query: str, schema: str) -> str:
 async def run_install_script(connection: Any, script: Path, schema: str, relation: str) -> None:
     """Run the SQL script of a system in one transaction. A second run changes nothing.
 
-    `relation` is a table or view of the script ("table documents"). Its comment records which version of the
-    script was run.
+    A folder is run as one script: its SQL files in the order of their names. `relation` is a table or view of
+    the script ("table documents"). Its comment records which version of the script was run.
     """
-    text = qualify_tables(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
+    text = qualify_tables(await asyncio.to_thread(_read_script, script), schema)
     kind, _, name = relation.partition(" ")
     async with connection.transaction():
         # Without the lock, two installers at once would both see that a table is missing.
@@ -52,12 +52,17 @@ async def run_install_script(connection: Any, script: Path, schema: str, relatio
 
 async def is_script_installed(connection: Any, script: Path, schema: str, relation: str) -> bool:
     """Return whether the current version of the SQL script was run in the schema."""
-    text = qualify_tables(await asyncio.to_thread(script.read_text, encoding="utf-8"), schema)
+    text = qualify_tables(await asyncio.to_thread(_read_script, script), schema)
     name = f"{quote_schema_name(schema)}.{relation.partition(' ')[2]}"
     comment = await connection.fetchval(
         "select pg_catalog.obj_description(pg_catalog.to_regclass($1)::oid, 'pg_class')", name
     )
     return bool(comment == _format_version_comment(text))
+
+
+def _read_script(script: Path) -> str:
+    files = sorted(script.glob("*.sql")) if script.is_dir() else [script]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def _format_version_comment(text: str) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 from holdfast import Client, Settings, lifespan
+from holdfast.systems.capture import BrowserPool
 from holdfast.systems.printing import FontCatalog, PdfRenderer
-from holdfast.systems.providers import SpeechProvider, TextProvider
-from holdfast.systems.providers.local_speech import LocalSpeechProvider
-from holdfast.systems.providers.local_text import LocalTextProvider
-from holdfast.systems.providers.openai_speech import OpenAISpeechProvider
-from holdfast.systems.providers.openai_text import OpenAITextProvider
+from holdfast.systems.providers import (
+    Provider,
+    ProviderKind,
+    ProviderRegistry,
+    SpeechProvider,
+    TextProvider,
+)
+
+BROWSER_IDLE_TIMEOUT = timedelta(minutes=10)
 
 
 class SystemsWorkerState:
@@ -30,42 +36,31 @@ class SystemsWorkerState:
     ) -> None:
         self.client = client
         settings = client.settings
-        self.renderer = renderer or create_pdf_renderer(settings)
-        self.text_provider = text_provider or create_text_provider(settings)
-        self.speech_provider = speech_provider or create_speech_provider(settings)
+        self.browsers = BrowserPool.from_settings(settings, idle_timeout=BROWSER_IDLE_TIMEOUT)
+        self.renderer = renderer or create_pdf_renderer(settings, self.browsers)
+        own_providers: dict[ProviderKind, Provider | None] = {
+            "text": text_provider,
+            "speech": speech_provider,
+        }
+        self.providers = ProviderRegistry.for_client(
+            client, {kind: provider for kind, provider in own_providers.items() if provider is not None}
+        )
         self.schema = settings.systems_schema
 
     async def close(self) -> None:
-        """Close the PDF renderer and the providers."""
+        """Close the PDF renderer, the browser and the providers."""
         self.renderer.close()
-        for provider in (self.text_provider, self.speech_provider):
-            if isinstance(provider, OpenAITextProvider | OpenAISpeechProvider):
-                await provider.close()
+        await self.browsers.close()
+        await self.providers.close()
 
 
-def create_pdf_renderer(settings: Settings) -> PdfRenderer:
-    """Create a PDF renderer that also uses the fonts in the setting `font_folders`."""
+def create_pdf_renderer(settings: Settings, browsers: BrowserPool | None = None) -> PdfRenderer:
+    """Create a PDF renderer that also uses the fonts in the setting `font_folders`.
+
+    Without `browsers`, it cannot render HTML templates.
+    """
     folders = [Path(folder.strip()) for folder in settings.font_folders.split(",") if folder.strip()]
-    return PdfRenderer(fonts=FontCatalog(folders)) if folders else PdfRenderer()
-
-
-def create_text_provider(settings: Settings) -> TextProvider:
-    """Create a text provider for `text_url`, or the local text provider if `text_url` is not set."""
-    if settings.text_url is None:
-        return LocalTextProvider()
-    return OpenAITextProvider(settings.text_url, model=settings.text_model, api_key=settings.text_key)
-
-
-def create_speech_provider(settings: Settings) -> SpeechProvider:
-    """Create a speech provider for `speech_url`, or the local one if `speech_url` is not set."""
-    if settings.speech_url is None:
-        return LocalSpeechProvider()
-    return OpenAISpeechProvider(
-        settings.speech_url,
-        model=settings.speech_model,
-        voice=settings.speech_voice,
-        api_key=settings.speech_key,
-    )
+    return PdfRenderer(fonts=FontCatalog(folders) if folders else None, browsers=browsers)
 
 
 @lifespan

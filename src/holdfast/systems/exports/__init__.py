@@ -40,8 +40,8 @@ __all__ = [
 
 MAX_RUNNING_EXPORTS_PER_USER = 3
 MAX_RUNNING_EXPORTS = 20
-EXPORTS_FOLDER = Path(__file__).parent
-TABLES_SCRIPT, VERSIONED_RELATION = EXPORTS_FOLDER / "tables.sql", "table documents"
+PACKAGE_FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables.sql", "table documents"
 lifespan = systems_lifespan
 tasks = (export_pdf, export_cleanup)
 job_types: tuple[JobType[Any], ...] = ()
@@ -54,7 +54,7 @@ def create_export_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
         *ExportEndpoints(limits).create_routes(),
         *BatchEndpoints(limits).create_routes(),
         *PreviewEndpoints().create_routes(),
-        *create_page_routes("/exports", EXPORTS_FOLDER / "page"),
+        *create_page_routes("/exports", PACKAGE_FOLDER / "page", "Document export"),
     ]
 
 

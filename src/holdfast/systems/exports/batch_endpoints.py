@@ -103,7 +103,8 @@ class BatchEndpoints:
         )
 
     async def stream_batch(self, request: Request) -> Response:
-        """Stream the state of a batch: `progress` at once and after each change, then `completed`.
+        """Stream the state of a batch: `progress` at once and after each change, then `completed`,
+        `failed` or `cancelled`.
 
         Each frame has the complete state and a number. A client that reconnects with the last number receives
         only newer states.
@@ -168,9 +169,9 @@ async def _generate_batch_frames(
         )
         frames = [EventFrame("progress", batch)] if finished or number > last_sent else []
         if finished:
-            frames.append(
-                EventFrame("completed", {**batch, "resultUrl": f"{BATCH_API_PATH}/{batch_id}/download"})
-            )
+            has_files = batch["completedCount"] > 0
+            result_url = f"{BATCH_API_PATH}/{batch_id}/download" if has_files else None
+            frames.append(EventFrame(batch["status"], {**batch, "resultUrl": result_url}))
         for frame in encode_event_frames(frames, number):
             yield frame
         if finished:
@@ -226,7 +227,10 @@ def build_batch_response(batch_id: UUID, items: list[dict[str, Any]]) -> dict[st
     completed = sum(item["status"] == "completed" for item in items)
     status = "processing"
     if _is_batch_finished(items):
+        cancelled = sum(item["status"] == "cancelled" for item in items)
         status = "completed" if completed == len(items) else "failed"
+        if completed + cancelled == len(items) and cancelled:
+            status = "cancelled"
     return {
         "batchId": str(batch_id),
         "status": status,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
@@ -23,12 +24,7 @@ from holdfast.server import (
     transaction_as_caller,
 )
 from holdfast.systems.exports import queries
-from holdfast.systems.exports.export_requests import (
-    BadRequestError,
-    FieldError,
-    StartExportRequest,
-    parse_export_request,
-)
+from holdfast.systems.exports.export_requests import StartExportRequest, parse_export_request
 from holdfast.systems.exports.http_responses import (
     ExportFrameBuilder,
     list_template_names,
@@ -38,6 +34,7 @@ from holdfast.systems.exports.http_responses import (
 from holdfast.systems.exports.resumes import choose_document_title, load_sample_documents, parse_resume
 from holdfast.systems.exports.submission import ExportLimits, load_documents, submit_exports
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE
+from holdfast.systems.field_errors import BadRequestError, FieldError, find_unknown_fields
 from holdfast.systems.request_context import (
     find_owned_file,
     get_systems_schema,
@@ -103,7 +100,7 @@ class ExportEndpoints:
                 *("GET", "/job/{id}/stream", self.stream_export, "Stream the events of an export"),
                 {"access": "anyone", "media_type": EVENT_STREAM_MEDIA_TYPE},
             ),
-            ("GET", "/history", self.list_history, "List the exports of the last seven days", {}),
+            ("GET", "/history", self.list_history, "List the exports that are still kept", {}),
             ("DELETE", "/history/{id}", self.delete_history_entry, "Delete an exported file", {}),
             (
                 "GET",
@@ -200,7 +197,8 @@ class ExportEndpoints:
         async with transaction_as_caller(request, as_service=True) as connection:
             entry = await queries.find_history_entry(connection, schema, history_id, owner)
             if entry is None:
-                raise NotFoundError(f"Export {history_id} does not exist.")
+                export = await queries.find_export(connection, schema, history_id, owner)
+                raise _build_missing_file_error(history_id, export)
             file = await _find_exported_file(request, entry, owner)
             await queries.increment_download_count(connection, schema, history_id)
         url = await get_client(request).files.create_download_link(file, DOWNLOAD_LINK_LIFETIME)
@@ -224,6 +222,9 @@ class ExportEndpoints:
     async def add_document(self, request: Request) -> Response:
         owner, value = await require_owner_id(request), await read_json_body(request)
         body = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        unknown = find_unknown_fields(body, ("title", "data"))
+        if unknown:
+            raise BadRequestError(unknown)
         data: Any = body.get("data")
         resume, title = parse_resume(data), body.get("title")
         if title is not None and (
@@ -260,6 +261,13 @@ async def _load_export(request: Request) -> dict[str, Any]:
     if export is None:
         raise NotFoundError(f"Export {job_id} does not exist.")
     return export
+
+
+def _build_missing_file_error(export_id: UUID, export: dict[str, Any] | None) -> Exception:
+    """Build the error for an export without a file: 410 if the file has expired, else 404."""
+    if export is not None and export["status"] == "completed":
+        return GoneError("The export has expired and was deleted.", fix="Export the document again.")
+    return NotFoundError(f"Export {export_id} does not exist.")
 
 
 async def _find_exported_file(request: Request, entry: queries.HistoryEntry, owner: str) -> Artifact:

@@ -8,27 +8,14 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from holdfast.systems.field_errors import BadRequestError, FieldError, find_unknown_fields
 from holdfast.systems.printing import ColorMode, PageLayout, PageMargins, PageSize, PdfStandard, RenderQuality
 
 T = TypeVar("T")
 MAX_DOCUMENTS_PER_BATCH: Final = 10
 MIN_MARGIN_INCHES, MAX_MARGIN_INCHES = 0.0, 2.0
 MARGIN_SIDES: Final = ("top", "bottom", "left", "right")
-
-
-class FieldError(msgspec.Struct, frozen=True):
-    """An invalid field of a request, with an error message."""
-
-    field: str
-    message: str
-
-
-class BadRequestError(Exception):
-    """The request has invalid fields. The response has status 400 and lists the fields."""
-
-    def __init__(self, errors: list[FieldError]) -> None:
-        super().__init__("The request is not valid")
-        self.errors = errors
+OPTION_NAMES: Final = ("pageSize", "margins", "quality", "colorMode", "standard")
 
 
 class ExportOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,6 +79,9 @@ class _ExportRequestParser:
             return {}
         return cast("dict[str, Any]", value)
 
+    def refuse_unknown_fields(self, allowed: tuple[str, ...]) -> None:
+        self.errors += find_unknown_fields(self._body, allowed)
+
     def parse_document_id(self) -> list[UUID]:
         document_id = self._parse_uuid(self._body.get("documentId"), "documentId")
         return [document_id] if document_id else []
@@ -126,6 +116,7 @@ class _ExportRequestParser:
 
     def parse_options(self) -> ExportOptions:
         options = self._require_object(self._body.get("options"), "options")
+        self.errors += find_unknown_fields(options, OPTION_NAMES, "options.")
         defaults = ExportOptions()
         return ExportOptions(
             page_size=self._parse_choice(options, "pageSize", get_args(PageSize), defaults.page_size),
@@ -146,6 +137,7 @@ class _ExportRequestParser:
 
     def _parse_margins(self, value: object, defaults: PageMargins) -> PageMargins:
         margins = self._require_object(value, "options.margins")
+        self.errors += find_unknown_fields(margins, MARGIN_SIDES, "options.margins.")
         sizes: dict[str, float] = {}
         for side in MARGIN_SIDES:
             size = margins.get(side, getattr(defaults, side))
@@ -162,6 +154,9 @@ def parse_export_request(
 ) -> ExportRequest:
     """Parse the request body of an export or an export batch. Raise BadRequestError with all errors."""
     parser = _ExportRequestParser(body)
+    parser.refuse_unknown_fields(
+        ("documentId" if kind == "one" else "documentIds", "templateSlug", "options")
+    )
     document_ids = parser.parse_document_id() if kind == "one" else parser.parse_document_ids()
     request = ExportRequest(
         document_ids, parser.parse_template_name(templates, default_template), parser.parse_options()

@@ -22,7 +22,6 @@ from holdfast.systems.printing import PdfMetadata, RenderedPdf
 from holdfast.systems.worker_state import SystemsWorkerState
 
 EXPORT_QUEUE = "exports"
-EXPORT_RETENTION = timedelta(days=7)
 # The delay before retry n is 60 s * 2^(n-1), at most one hour, with 20 % jitter. There are five attempts in
 # total.
 EXPORT_RETRY_POLICY = RetryPolicy(retries=4, base=timedelta(seconds=60), cap=timedelta(hours=1), jitter=0.2)
@@ -49,7 +48,7 @@ async def export_pdf(
 
     Progress in percent: 25 document fetched, 50 template filled, 75 PDF rendered, 90 file stored.
     """
-    state = ctx.state
+    state, started_at = ctx.state, datetime.now(UTC)
     document = await _fetch_document(ctx, document_id)
     await ctx.report(25, phase="fetched", message="Document fetched")
     resume = _parse_document_data(document)
@@ -61,7 +60,15 @@ async def export_pdf(
     job_id = UUID(ctx.job_id)
     result = ExportResult(history=job_id, size=file.size, pages=rendered.page_count)
     async with state.client.transaction() as connection:
-        exported = queries.ExportedFile(document, template, file, rendered.page_count, EXPORT_RETENTION)
+        exported = queries.ExportedFile(
+            document=document,
+            template=template,
+            file=file,
+            page_count=rendered.page_count,
+            retention=state.client.settings.export_retention,
+            attempt=ctx.attempt,
+            started_at=started_at,
+        )
         await queries.add_history_entry(connection, state.schema, job_id, str(ctx.owner), exported)
         await ctx.complete(connection, result)
     return result
@@ -118,7 +125,7 @@ async def _save_pdf_file(ctx: Ctx[SystemsWorkerState], document_id: UUID, render
             rendered.pdf,
             "application/pdf",
             kind="exports",
-            ttl=EXPORT_RETENTION,
+            ttl=ctx.state.client.settings.export_retention,
             meta={"pages": rendered.page_count},
         )
     except QuotaExceededError as error:
@@ -128,5 +135,5 @@ async def _save_pdf_file(ctx: Ctx[SystemsWorkerState], document_id: UUID, render
 @schedule("0 2 * * *", name="export cleanup")
 @task(queue=EXPORT_QUEUE, retries=2)
 async def export_cleanup(ctx: Ctx[SystemsWorkerState]) -> int:
-    """Delete exports that are older than seven days, and their files."""
+    """Delete exports that are older than the setting `export_retention`, and their files."""
     return await queries.delete_expired_exports(ctx.state.client, ctx.state.schema)

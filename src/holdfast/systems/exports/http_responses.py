@@ -7,14 +7,13 @@ from functools import wraps
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.server import HIDDEN_ERROR_MESSAGE, Endpoint, EventFrame, get_settings
-from holdfast.systems.exports.export_requests import BadRequestError, FieldError
 from holdfast.systems.exports.templates import read_template_paths
+from holdfast.systems.field_errors import BadRequestError, FieldError, build_field_errors_response
 
 EXPORT_STATUS_BY_JOB_STATUS = {
     "queued": "pending",
@@ -91,12 +90,6 @@ def respond_with_field_errors(endpoint: Endpoint) -> Endpoint:
             return build_field_errors_response([FieldError(error.field or "body", error.message)])
 
     return call_endpoint
-
-
-def build_field_errors_response(errors: list[FieldError]) -> Response:
-    """Build an error response with status 400 that lists the invalid fields."""
-    body = {"type": "about:blank", "title": "The request is not valid", "status": 400, "errors": errors}
-    return Response(msgspec.json.encode(body), 400, media_type="application/problem+json")
 
 
 def list_template_names(request: Request) -> list[str]:

@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute, Route
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.server import api_operation, get_settings, transaction_as_caller
 from holdfast.systems.exports import queries
-from holdfast.systems.exports.export_requests import BadRequestError, FieldError
 from holdfast.systems.exports.http_responses import parse_path_id, respond_with_field_errors
 from holdfast.systems.exports.resumes import build_template_content, parse_resume
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE, read_template_paths
+from holdfast.systems.field_errors import BadRequestError, FieldError
 from holdfast.systems.printing import PageLayout, PdfMetadata, PdfRenderer
 from holdfast.systems.request_context import get_systems_schema, require_owner_id
 from holdfast.systems.worker_state import create_pdf_renderer

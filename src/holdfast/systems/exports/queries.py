@@ -36,6 +36,8 @@ class ExportedFile:
     file: Artifact
     page_count: int
     retention: timedelta
+    attempt: int
+    started_at: datetime
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,17 @@ async def add_history_entry(
         exported.retention,
     )
     await connection.execute(
-        qualify_tables("update {}.export_requests set file_size = $2, page_count = $3 where id = $1", schema),
+        qualify_tables(
+            "update {}.export_requests set file_size = $2, page_count = $3, final_status = 'completed',"
+            " final_progress = 100, final_error = null, attempts = $4, started_at = $5,"
+            " completed_at = holdfast.now() where id = $1",
+            schema,
+        ),
         job_id,
         exported.file.size,
         exported.page_count,
+        exported.attempt,
+        exported.started_at,
     )
 
 
@@ -228,7 +237,8 @@ async def list_batch_exports(
         " coalesce((holdfast.get_job(i.job_id) ->> 'event_seq')::bigint, 0) as event_seq"
         " from {}.export_batch_items i"
         " join {}.export_batches b on b.id = i.batch_id and b.user_id = $2"
-        " left join {}.export_jobs e on e.id = i.job_id left join {}.export_history h on h.id = i.job_id"
+        " left join {}.export_jobs e on e.id = i.job_id and e.user_id = b.user_id"
+        " left join {}.export_history h on h.id = i.job_id and h.user_id = b.user_id"
         " where i.batch_id = $1 order by i.position"
     )
     return [dict(row) for row in await connection.fetch(qualify_tables(query, schema), batch_id, UUID(owner))]
@@ -277,12 +287,10 @@ async def increment_download_count(connection: Any, schema: str, history_id: UUI
 async def delete_history_entry(connection: Any, schema: str, history_id: UUID, owner: str) -> bool:
     """Delete an entry of the export history and its file. Return whether the entry existed.
 
-    The next file cleanup deletes the object in the store.
+    A trigger deletes the file. The next file cleanup deletes the object in the store.
     """
-    query = "delete from {}.export_history where id = $1 and user_id = $2 returning artifact_id"
+    query = "delete from {}.export_history where id = $1 and user_id = $2 returning id"
     row = await connection.fetchrow(qualify_tables(query, schema), history_id, UUID(owner))
-    if row is not None and row["artifact_id"] is not None:
-        await connection.fetchval("select holdfast.delete_artifact($1)", row["artifact_id"])
     return row is not None
 
 
@@ -295,10 +303,7 @@ async def delete_expired_exports(client: Client, schema: str) -> int:
                 qualify_tables(
                     "delete from {}.export_history where id in (select id from {}.export_history"
                     " where expires_at <= holdfast.now() order by expires_at limit $1 for update skip locked)"
-                    # Users can insert history rows themselves, so a file is deleted only with its owner's
-                    # row.
-                    " returning id, case when holdfast.get_artifact(artifact_id) ->> 'owner' = user_id::text"
-                    " then holdfast.delete_artifact(artifact_id) end",
+                    " returning id",
                     schema,
                 ),
                 MAX_CLEANUP_BATCH_ROWS,

@@ -27,6 +27,14 @@ REGULAR_FONT_WEIGHT = 400
 # A text counts as Japanese if at least one of twenty of its letters is kana.
 MAX_HAN_PER_KANA = 20
 MAX_CODE_POINT = 0x10FFFF
+# Noto Emoji (SIL Open Font License) is part of this package, because no package on PyPI has all emoji.
+EMOJI_FONT_FOLDER = Path(__file__).parent / "emoji_font"
+EMOJI_SCRIPT = "Emoji"
+EMOJI_FONT_FAMILIES = ("Noto Color Emoji", "Noto Emoji")
+# Emoji in the blocks of symbols, which text fonts only have in part (Unicode property Emoji_Presentation).
+EMOJI_IN_SYMBOL_BLOCKS = frozenset(
+    "⌚⌛⏩⏪⏫⏬⏰⏳◽◾☔☕♈♉♊♋♌♍♎♏♐♑♒♓♿⚓⚡⚪⚫⚽⚾⛄⛅⛎⛔⛪⛲⛳⛵⛺⛽✅✊✋✨❌❎❓❔❕❗➕➖➗➰➿⬛⬜⭐⭕"  # noqa: RUF001
+)
 _SCRIPT_BY_NAME_PREFIX = {
     "Cjk": "Han",
     "Hangul": "Hangul",
@@ -62,6 +70,11 @@ def find_letter_script(character: str) -> str | None:
     return _SCRIPT_BY_NAME_PREFIX.get(prefix, prefix)
 
 
+def is_emoji(character: str) -> bool:
+    """Return whether a character is a pictograph that ordinary text fonts do not have."""
+    return "\U0001f000" <= character <= "\U0001faff" or character in EMOJI_IN_SYMBOL_BLOCKS
+
+
 def count_letters_by_script(text: Iterable[str]) -> dict[str, int]:
     """Count the letters of each script in a text."""
     counts: dict[str, int] = {}
@@ -93,7 +106,8 @@ class FontCatalog:
     """Available fonts: built into Typst, of the operating system, in font packages and in `folders`."""
 
     def __init__(self, folders: Sequence[Path] = (), *, system: bool = True, packages: bool = True) -> None:
-        paths = [str(folder) for folder in (*folders, *(_list_font_package_folders() if packages else ()))]
+        package_folders = _list_font_package_folders() if packages else []
+        paths = [str(folder) for folder in (*folders, *package_folders, EMOJI_FONT_FOLDER)]
         self.typst_fonts = typst.Fonts(include_system_fonts=system, font_paths=paths)
         self.families = frozenset(self.typst_fonts.families())
         self._files: dict[str, list[tuple[str, int]]] = {}
@@ -107,7 +121,11 @@ class FontCatalog:
 
     def compute_font_coverage(self, text: str, language: str) -> FontCoverage:
         """Select font families that together have all characters of a text."""
-        uncovered = {c for c in set(text) if find_letter_script(c) not in {None, *ALWAYS_COVERED_SCRIPTS}}
+        uncovered = {
+            c
+            for c in set(text)
+            if is_emoji(c) or find_letter_script(c) not in {None, *ALWAYS_COVERED_SCRIPTS}
+        }
         chosen: list[str] = []
         for family in self._iterate_candidate_families(language) if uncovered else ():
             covered = uncovered & self._read_family_characters(family)
@@ -120,7 +138,7 @@ class FontCatalog:
         uncovered = {c for c in uncovered if not "\u0600" <= c <= "\u06ff"}
         missing: dict[str, str] = {}
         for character in sorted(uncovered):
-            script = find_letter_script(character) or "Unknown"
+            script = EMOJI_SCRIPT if is_emoji(character) else find_letter_script(character) or "Unknown"
             missing[script] = missing.get(script, "") + character
         return FontCoverage(tuple(chosen), missing)
 
@@ -132,7 +150,7 @@ class FontCatalog:
         )
         others = [family for families in _PREFERRED_FAMILIES_BY_LANGUAGE.values() for family in families]
         listed: set[str] = set()
-        for family in (*preferred, *others, *sorted(self._files)):
+        for family in (*preferred, *EMOJI_FONT_FAMILIES, *others, *sorted(self._files)):
             if family in self._files and family not in listed:
                 listed.add(family)
                 yield family

@@ -23,6 +23,7 @@ import pypdf
 import typst
 
 from holdfast.errors import InvalidError
+from holdfast.systems.capture import BrowserPool
 from holdfast.systems.printing.chromium import ChromiumPrinter
 from holdfast.systems.printing.fonts import RIGHT_TO_LEFT_LANGUAGES, FontCatalog, guess_language
 from holdfast.systems.printing.page_layout import (
@@ -52,20 +53,23 @@ DISPLAY_FONT_FAMILIES = ("Libertinus Serif",)
 
 
 class PdfRenderer:
-    """Renderer of templates as PDF or PNG. Create one renderer, share it, and close it at the end."""
+    """Renderer of templates as PDF or PNG. Create one renderer, share it, and close it at the end.
+
+    HTML templates are printed by `browsers`, which belongs to the caller.
+    """
 
     def __init__(
         self,
         *,
         fonts: FontCatalog | None = None,
         threads: int | None = None,
-        chromium_path: str | None = None,
+        browsers: BrowserPool | None = None,
     ) -> None:
         self._executor = ThreadPoolExecutor(threads or os.cpu_count() or 2, thread_name_prefix="renderer")
         self._thread_state = threading.local()
         self._fonts = fonts
         self._fonts_lock = threading.Lock()
-        self._chromium = ChromiumPrinter(chromium_path)
+        self._printer = ChromiumPrinter(browsers) if browsers is not None else None
 
     @property
     def fonts(self) -> FontCatalog:
@@ -100,9 +104,15 @@ class PdfRenderer:
                     fix="Choose a Typst template.",
                     field="options.standard",
                 )
+            if self._printer is None:
+                raise InvalidError(
+                    f"The template {template.stem} needs a browser pool.",
+                    fix="Create the renderer with `browsers`.",
+                    field="templateSlug",
+                )
             inputs = await self._encode_template_inputs(content, metadata, layout)
             return await self._build_rendered_pdf(
-                await self._chromium.print_pdf(template, inputs, layout.margins)
+                await self._printer.print_pdf(template, inputs, layout.margins)
             )
         options: dict[str, Any] = {"format": "pdf", "pdf_standards": standard or []}
         return await self._build_rendered_pdf(

@@ -22,8 +22,10 @@ from holdfast.systems.reports.report_tasks import (
     finalizing,
     nuclear_v2,
     pdf_generation,
+    report_cleanup,
     text_generation,
 )
+from holdfast.systems.reports.upload_endpoints import create_upload_routes
 from holdfast.systems.tables import is_script_installed, run_install_script
 from holdfast.systems.worker_state import systems_lifespan
 
@@ -38,15 +40,16 @@ __all__ = [
     "mount",
     "nuclear_v2",
     "pdf_generation",
+    "report_cleanup",
     "tasks",
     "text_generation",
 ]
 
 MAX_RUNNING_TEXT_TASKS, MAX_RUNNING_AUDIO_TASKS = 16, 8
-REPORTS_FOLDER = Path(__file__).parent
-TABLES_SCRIPT, VERSIONED_RELATION = REPORTS_FOLDER / "tables.sql", "view jobs"
+PACKAGE_FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables", "view jobs"
 lifespan = systems_lifespan
-tasks = (calculating, text_generation, pdf_generation, audio_generation, finalizing)
+tasks = (calculating, text_generation, pdf_generation, audio_generation, finalizing, report_cleanup)
 job_types = (nuclear_v2,)
 
 
@@ -59,7 +62,11 @@ def mount() -> AppArguments:
     reports in the format of the report contract, and all other jobs in the format of the API. The page is at
     `/reports`.
     """
-    routes = [*create_report_routes(), *create_page_routes("/reports", REPORTS_FOLDER / "page")]
+    routes = [
+        *create_report_routes(),
+        *create_upload_routes(),
+        *create_page_routes("/reports", PACKAGE_FOLDER / "page", "Reports"),
+    ]
     return {"routes": routes, "tasks": tasks, "job_types": job_types}
 
 

@@ -7,6 +7,7 @@ The phase follows from the range that contains the percentage.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -59,6 +60,20 @@ PHASE_START_PERCENTS: Final = (
     (10.0, "text"),
     (0.0, "calculating"),
 )
+
+
+TASK_WEIGHTS: Final = {
+    "calculating": CALCULATING_WEIGHT,
+    "text": CHAPTER_TEXT_WEIGHT,
+    "pdf": CHAPTER_PDF_WEIGHT,
+    "audio": CHAPTER_AUDIO_WEIGHT,
+    "finalizing": FINALIZING_WEIGHT,
+}
+
+
+def compute_succeeded_percent(succeeded_tasks: Iterable[str]) -> float:
+    """Compute the share of a report that has succeeded, in percent, from the names of its tasks."""
+    return sum(TASK_WEIGHTS.get(name.partition(" ")[0], 0.0) for name in succeeded_tasks)
 
 
 def get_report_phase(status: str, percent: float) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.server import EventFrame
-from holdfast.systems.reports.chapters import CHAPTERS, get_report_phase
+from holdfast.systems.reports.chapters import CHAPTERS, compute_succeeded_percent, get_report_phase
+from holdfast.systems.reports.stored_reports import StoredReport
 
 REPORT_STATUS_BY_JOB_STATUS = {
     "queued": "queued",
@@ -18,6 +19,7 @@ REPORT_STATUS_BY_JOB_STATUS = {
 }
 ARTIFACT_TYPE_BY_FILE_KIND = {"audio": "audio_mp3"}
 MAX_UNFINISHED_PERCENT = 99.0
+FINAL_MESSAGES = {"complete": "Complete", "failed": "Failed", "cancelled": "Cancelled"}
 _CHAPTER_FILE_TASKS = ("pdf", "audio")
 
 
@@ -25,13 +27,16 @@ def build_report_progress(
     status: str, percent: float | None, message: str | None, succeeded_tasks: set[str]
 ) -> dict[str, Any]:
     """Build the progress of a report: percent, phase, message and number of complete documents."""
+    if status in ("failed", "cancelled"):
+        # The engine counts the tasks that have ended. Users want to know what they have.
+        percent = compute_succeeded_percent(succeeded_tasks)
     shown = 100.0 if status == "complete" else min(round(percent or 0, 1), MAX_UNFINISHED_PERCENT)
     return {
         "percent": int(shown) if shown == int(shown) else shown,
         "phase": get_report_phase(status, shown),
         "docsComplete": count_complete_documents(succeeded_tasks),
         "docsTotal": len(CHAPTERS),
-        "message": message,
+        "message": FINAL_MESSAGES.get(status, message),
     }
 
 
@@ -61,6 +66,19 @@ def build_report_response(job: dict[str, Any]) -> dict[str, Any]:
         ),
         "error": error["message"] if error and status == "failed" else None,
         "createdAt": job["created_at"],
+    }
+
+
+def build_stored_report_response(report: StoredReport) -> dict[str, Any]:
+    """Convert a row of the view `jobs` to the response format of the report API, without artifacts."""
+    percent = report.progress["percent"]
+    return {
+        "id": str(report.id),
+        "type": report.type,
+        "status": report.status,
+        "progress": {**report.progress, "percent": int(percent) if percent == int(percent) else percent},
+        "error": report.error,
+        "createdAt": report.created_at,
     }
 
 

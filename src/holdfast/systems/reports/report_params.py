@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import fields
+
+from holdfast.systems.field_errors import FieldError, find_unknown_fields
 
 PersonName = Annotated[str, Meta(min_length=1, max_length=200)]
 ShortText = Annotated[str, Meta(max_length=200)]
@@ -14,7 +18,7 @@ Tradition = Annotated[str, Meta(min_length=1, max_length=50)]
 WEEKDAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-class Person(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Person(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """One of the two people in a report."""
 
     name: PersonName
@@ -23,7 +27,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     birth_place: ShortText | None = None
 
 
-class ReportParams(msgspec.Struct, frozen=True, kw_only=True):
+class ReportParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters of a report: two people, the traditions to write about (`systems`) and the language."""
 
     person1: Person
@@ -32,6 +36,17 @@ class ReportParams(msgspec.Struct, frozen=True, kw_only=True):
         default_factory=lambda: ["western"]
     )
     language: Annotated[str, Meta(pattern=r"^[a-z]{2,3}$")] = "en"
+
+
+def find_unknown_params(params: Mapping[str, Any]) -> list[FieldError]:
+    """Return an error for each field of the parameters of a report that does not exist."""
+    errors = find_unknown_fields(params, [field.encode_name for field in fields(ReportParams)], "params.")
+    person_fields = [field.encode_name for field in fields(Person)]
+    for name in ("person1", "person2"):
+        person: Any = params.get(name)
+        if isinstance(person, dict):
+            errors += find_unknown_fields(cast("dict[str, Any]", person), person_fields, f"params.{name}.")
+    return errors
 
 
 class CalendarFacts(msgspec.Struct, frozen=True, kw_only=True):

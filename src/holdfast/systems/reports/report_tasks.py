@@ -6,17 +6,18 @@ Files go to the object store and become visible when their task has succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
-from holdfast import Ctx, Graph, RateLimited, Reject, RetryPolicy, job, task
+from holdfast import Ctx, Graph, Reject, RetryPolicy, job, schedule, task
 from holdfast.errors import InvalidError
 from holdfast.systems.printing import PageLayout, PageMargins, PdfMetadata, RenderedPdf
+from holdfast.systems.providers import SpeechAudio, UsageAccount, translate_provider_errors
+from holdfast.systems.providers.mp3_tags import Mp3Chapter, Mp3Tags, add_mp3_tags
 from holdfast.systems.providers.openai_text import remove_unprintable_characters
+from holdfast.systems.reports.budgets import describe_exhausted_budget
 from holdfast.systems.reports.chapters import (
     CALCULATING_WEIGHT,
     CHAPTER_AUDIO_WEIGHT,
@@ -34,7 +35,8 @@ from holdfast.systems.reports.report_params import (
     calculate_calendar_facts,
     encode_chapter_subject,
 )
-from holdfast.systems.reports.templates import BOOK_TEMPLATE, CHAPTER_TEMPLATE
+from holdfast.systems.reports.stored_reports import delete_old_reports
+from holdfast.systems.reports.templates import BOOK_TEMPLATE, CHAPTER_TEMPLATE, COVER_TEMPLATE
 from holdfast.systems.worker_state import SystemsWorkerState
 
 REPORT_QUEUE: Final = "reports"
@@ -89,9 +91,12 @@ async def text_generation(
     """Generate the text of a report chapter."""
     chapter = _get_chapter(slug)
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
-    with _replace_rate_limit_key(TEXT_LIMIT_KEY):
-        generated = await ctx.state.text_provider.generate_text(
-            CHAPTER_WRITING_INSTRUCTIONS, encode_chapter_subject(params, chapter, facts)
+    await _enforce_budget(ctx)
+    with translate_provider_errors(TEXT_LIMIT_KEY):
+        generated = await ctx.state.providers.text.generate_text(
+            CHAPTER_WRITING_INSTRUCTIONS,
+            encode_chapter_subject(params, chapter, facts),
+            account=UsageAccount.of_task(ctx),
         )
     text = ChapterText(
         slug=slug,
@@ -111,7 +116,9 @@ async def _save_chapter_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter,
         "language": text.language,
     }
     name = f"chapter{chapter.number}_metadata.json"
-    await ctx.save(name, msgspec.json.encode(metadata), "application/json", kind="json")
+    await ctx.save(
+        name, msgspec.json.encode(metadata), "application/json", kind="json", ttl=_get_retention(ctx)
+    )
 
 
 @task(
@@ -129,23 +136,31 @@ async def pdf_generation(
     ctx.progress(1, phase="pdf", message=f"Typesetting chapter: {chapter.title}...")
     rendered = await _render_chapters(ctx, params, [(chapter, text)], book=False)
     name, meta = f"chapter{chapter.number}.pdf", {"pages": rendered.page_count}
-    file = await ctx.save(name, rendered.pdf, "application/pdf", kind="pdf", meta=meta)
+    file = await ctx.save(
+        name, rendered.pdf, "application/pdf", kind="pdf", meta=meta, ttl=_get_retention(ctx)
+    )
     return GeneratedFile(name=name, size=file.size, pages=rendered.page_count)
 
 
 @task(
     queue=REPORT_QUEUE, retry=REPORT_TASK_RETRY_POLICY, lease=REPORT_TASK_LEASE, timeout=timedelta(minutes=10)
 )
-async def audio_generation(ctx: Ctx[SystemsWorkerState], slug: str, text: ChapterText) -> GeneratedFile:
+async def audio_generation(
+    ctx: Ctx[SystemsWorkerState], slug: str, text: ChapterText, params: ReportParams | None = None
+) -> GeneratedFile:
     """Convert a report chapter to speech as MP3."""
     chapter = _get_chapter(slug)
     ctx.progress(1, phase="audio", message=f"Recording chapter: {chapter.title}...")
     spoken = f"Chapter {chapter.number}. {chapter.title}.\n\n{text.text}"
-    with _replace_rate_limit_key(SPEECH_LIMIT_KEY):
-        audio = await ctx.state.speech_provider.synthesize_speech(spoken, text.language)
+    await _enforce_budget(ctx)
+    with translate_provider_errors(SPEECH_LIMIT_KEY):
+        audio = await ctx.state.providers.speech.synthesize_speech(
+            spoken, text.language, account=UsageAccount.of_task(ctx)
+        )
     meta = {"duration": audio.duration_s, "bit_rate": audio.bit_rate, "by": audio.voice}
     name = f"chapter{chapter.number}.mp3"
-    file = await ctx.save(name, audio.mp3, "audio/mpeg", kind="audio", meta=meta)
+    mp3 = audio.mp3 if params is None else await _tag_recording(ctx, params, chapter, text, audio)
+    file = await ctx.save(name, mp3, "audio/mpeg", kind="audio", meta=meta, ttl=_get_retention(ctx))
     return GeneratedFile(name=name, size=file.size, duration=audio.duration_s)
 
 
@@ -168,7 +183,9 @@ async def finalizing(
     chapters = [(_get_chapter(text.slug), text) for text in texts]
     book = await _render_chapters(ctx, params, chapters, book=True)
     meta = {"pages": book.page_count}
-    await ctx.save("full_nuclear.pdf", book.pdf, "application/pdf", kind="pdf", meta=meta)
+    await ctx.save(
+        "full_nuclear.pdf", book.pdf, "application/pdf", kind="pdf", meta=meta, ttl=_get_retention(ctx)
+    )
     ctx.progress(80, phase="finalizing", message="Writing the list of files...")
     documents = [
         {"chapter": chapter, "by": text.author, "pdf": pdf, "audio": recording}
@@ -177,20 +194,33 @@ async def finalizing(
     duration = round(sum(recording.duration or 0 for recording in recordings), 1)
     totals = {"pages": book.page_count, "duration": duration}
     manifest = {"type": REPORT_TYPE, "params": params, **totals, "documents": documents}
-    await ctx.save("full_nuclear.json", msgspec.json.encode(manifest), "application/json", kind="json")
+    await ctx.save(
+        "full_nuclear.json",
+        msgspec.json.encode(manifest),
+        "application/json",
+        kind="json",
+        ttl=_get_retention(ctx),
+    )
     return {"documents": len(documents), **totals}
 
 
-@contextmanager
-def _replace_rate_limit_key(limit_key: str) -> Generator[None]:
-    """Context manager: re-raise a `RateLimited` error of the block with the key `limit_key`.
+@schedule("30 2 * * *", name="report cleanup")
+@task(queue=REPORT_QUEUE, retries=2)
+async def report_cleanup(ctx: Ctx[SystemsWorkerState]) -> int:
+    """Delete reports that ended before the setting `report_retention` and whose files have expired."""
+    state = ctx.state
+    return await delete_old_reports(state.client, state.schema, state.client.settings.report_retention)
 
-    The tasks were submitted with `limit_key`, so the error pauses all tasks that use the same provider.
-    """
-    try:
-        yield
-    except RateLimited as error:
-        raise RateLimited(limit_key, error.retry_after) from None
+
+async def _enforce_budget(ctx: Ctx[SystemsWorkerState]) -> None:
+    """Stop the task with a reason if the owner's budget is used up. What is done stays."""
+    reason = await describe_exhausted_budget(ctx.state.client, ctx.owner)
+    if reason is not None:
+        raise Reject(reason)
+
+
+def _get_retention(ctx: Ctx[SystemsWorkerState]) -> timedelta:
+    return ctx.state.client.settings.report_retention
 
 
 def _get_chapter(slug: str) -> Chapter:
@@ -207,13 +237,8 @@ async def _render_chapters(
     book: bool,
 ) -> RenderedPdf:
     title = "The whole story" if book else chapters[0][0].title
-    people = [_build_person_content(params.person1), _build_person_content(params.person2)]
-    content = {
-        "people": people,
-        "systems": [remove_unprintable_characters(name.replace("_", " ")) for name in params.systems],
-        "chapters": [_build_chapter_content(chapter, text) for chapter, text in chapters],
-    }
-    names = " and ".join(person["name"] for person in people)
+    content = _build_report_content(params, chapters)
+    names = " and ".join(person["name"] for person in content["people"])
     author = remove_unprintable_characters(chapters[0][1].author)
     metadata = PdfMetadata(title=f"{title}: {names}", author=author, language=params.language)
     template = BOOK_TEMPLATE if book else CHAPTER_TEMPLATE
@@ -223,6 +248,40 @@ async def _render_chapters(
         )
     except InvalidError as error:
         raise Reject(str(error)) from error
+
+
+def _build_report_content(
+    params: ReportParams, chapters: list[tuple[Chapter, ChapterText]]
+) -> dict[str, Any]:
+    return {
+        "people": [_build_person_content(params.person1), _build_person_content(params.person2)],
+        "systems": [remove_unprintable_characters(name.replace("_", " ")) for name in params.systems],
+        "chapters": [_build_chapter_content(chapter, text) for chapter, text in chapters],
+    }
+
+
+async def _tag_recording(
+    ctx: Ctx[SystemsWorkerState],
+    params: ReportParams,
+    chapter: Chapter,
+    text: ChapterText,
+    audio: SpeechAudio,
+) -> bytes:
+    """Add title, album, artist, track, chapter and cover, which players show."""
+    content = _build_report_content(params, [(chapter, text)])
+    names = " and ".join(person["name"] for person in content["people"])
+    metadata = PdfMetadata(title=chapter.title, author=text.author, language=params.language)
+    covers = await ctx.state.renderer.render_previews(COVER_TEMPLATE, content, metadata)
+    tags = Mp3Tags(
+        title=chapter.title,
+        album=f"The whole story: {names}",
+        artist=f"{text.author}, read by {audio.voice}",
+        track=chapter.number,
+        track_count=len(CHAPTERS),
+        cover=covers[0],
+        chapters=[Mp3Chapter(title=chapter.title, start_s=0, end_s=audio.duration_s)],
+    )
+    return add_mp3_tags(audio.mp3, tags)
 
 
 def _build_chapter_content(chapter: Chapter, text: ChapterText) -> dict[str, Any]:
@@ -264,7 +323,7 @@ def nuclear_v2(params: ReportParams) -> Graph:
             pdf_generation(slug, params, text.result), name=f"pdf {slug}", weight=CHAPTER_PDF_WEIGHT
         )
         recording = graph.add(
-            audio_generation(slug, text.result),
+            audio_generation(slug, text.result, params),
             name=f"audio {slug}",
             weight=CHAPTER_AUDIO_WEIGHT,
             limit_key=SPEECH_LIMIT_KEY,

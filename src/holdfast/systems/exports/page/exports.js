@@ -89,7 +89,8 @@ async function startExport() {
     for (const checkbox of document.querySelectorAll("#documents input:checked")) checkbox.checked = false;
     selectedIds.clear();
     find("#export").textContent = "Export";
-    await streamEvents(`${ROOT}/batch/${batchId}/stream`, (_, batch) => renderBatch(batch), ["completed"]);
+    const finalEvents = ["completed", "failed", "cancelled"];
+    await streamEvents(`${ROOT}/batch/${batchId}/stream`, (_, batch) => renderBatch(batch), finalEvents);
     await loadHistory();
   } catch (error) {
     showError(error);

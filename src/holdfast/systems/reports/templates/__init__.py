@@ -1,4 +1,4 @@
-"""Typst templates of a report: one for a chapter and one for the book of all chapters."""
+"""Typst templates of a report: a chapter, the book of all chapters, and the cover of recordings."""
 
 from __future__ import annotations
 
@@ -6,4 +6,5 @@ from pathlib import Path
 from typing import Final
 
 BOOK_TEMPLATE: Final = Path(__file__).parent / "book.typ"
+COVER_TEMPLATE: Final = Path(__file__).parent / "cover.typ"
 CHAPTER_TEMPLATE: Final = Path(__file__).parent / "chapter.typ"
