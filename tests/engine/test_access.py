@@ -59,7 +59,7 @@ async def test_users_see_their_own_rows_and_jobs(conn: Connection) -> None:
 
 async def test_users_change_only_their_own_jobs(conn: Connection) -> None:
     _, alive, several = await submit_jobs_in_each_state(conn, "bob")
-    for call in ("cancel_job", "cancel_task", "retry_job", "explain_task"):
+    for call in ("cancel_job", "retry_job", "explain_task"):
         for job_id in (alive, several):
             with expect_error("HF002"):
                 async with act_as_role(conn, "authenticated", "ann"):
@@ -73,12 +73,14 @@ async def test_users_change_only_their_own_jobs(conn: Connection) -> None:
 async def test_users_submit_public_types_as_themselves(conn: Connection) -> None:
     with expect_error("HF005", "type"):
         async with act_as_role(conn, "authenticated", "ann"):
-            await submit_job(conn)
+            await jobs.submit(conn, {"type": "t"})
     await conn.execute("""insert into holdfast.options values ('public_types', '["t", "g"]')""")
     async with act_as_role(conn, "authenticated", "ann"):
-        job_id = await submit_job(conn)
-        await submit_graph(conn, {"name": "a"}, {"name": "b"})
-        (many,) = await jobs.submit_many(conn, [{"type": "t", "queue": "q"}])
+        job_id = (await jobs.submit(conn, {"type": "t"})).id
+        await jobs.submit(
+            conn, {"type": "g", "tasks": [{"type": "t", "name": "a"}, {"type": "t", "name": "b"}]}
+        )
+        (many,) = await jobs.submit_many(conn, [{"type": "t"}])
     for each in (job_id, many.id):
         assert await conn.fetchval("select owner from holdfast.tasks where id = $1", each) == "ann"
     with expect_error("HF005", "owner"):
@@ -91,6 +93,61 @@ async def test_users_submit_public_types_as_themselves(conn: Connection) -> None
             )
 
 
+async def test_the_limit_of_unfinished_jobs_reaches_users_without_the_api(conn: Connection) -> None:
+    """The option user_jobs is for PostgREST and other servers; the API passes its own setting."""
+    await conn.execute(
+        """insert into holdfast.options values ('public_types', '["t"]'), ('user_jobs', '2')"""
+    )
+    async with act_as_role(conn, "authenticated", "ann"):
+        ended = (await jobs.submit(conn, {"type": "t"})).id
+        await jobs.cancel_job(conn, ended)
+        for key in ("a", "b", "b"):  # a repeated key returns its job
+            await jobs.submit(conn, {"type": "t", "key": key})
+    for call, argument in (
+        ("submit($1)", '{"type": "t"}'),
+        ("submit_many($1)", '[{"type": "t"}]'),
+        ("retry_job($1)", ended),
+    ):
+        with expect_error("HF006"):
+            async with act_as_role(conn, "authenticated", "ann"):
+                await conn.fetch(f"select holdfast.{call}", argument)
+    async with act_as_role(conn, "authenticated", "ann"):
+        await conn.execute("select set_config('holdfast.user_jobs', '3', true)")
+        await jobs.submit(conn, {"type": "t"})
+    async with act_as_role(conn, "authenticated", "bob"):
+        await jobs.submit(conn, {"type": "t"})
+
+
+async def test_users_read_only_the_columns_that_http_shows(conn: Connection) -> None:
+    """Row security hides rows of others. The columns hide what is for operators in one's own rows."""
+    rows = await conn.fetch(
+        """select c.relname::text as name, a.attname::text as attname from pg_class c
+           join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+           where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p', 'v', 'm')
+             and has_column_privilege('authenticated', c.oid, a.attnum, 'select')"""
+    )
+    columns: dict[str, set[str]] = {}
+    for row in rows:
+        columns.setdefault(row["name"], set()).add(row["attname"])
+    assert columns.keys() == {"jobs", "tasks", "history", "attempts", "events", "batches", "artifacts"}
+    hidden = {
+        "error",
+        "args",
+        "nonce",
+        "worker_id",
+        "key",
+        "callback",
+        "traceback",
+        "fingerprint",
+        "unique_key",
+    }
+    for table, names in columns.items():
+        assert not names & hidden, table
+    assert columns["attempts"] == {
+        "task_id", "job_id", "attempt", "outcome", "owner", "started_at", "ended_at",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("claims", ["", "{}", "not json", '{"sub": ""}', "[]", '{"sub": null}'])
 async def test_without_a_subject_there_is_no_user(conn: Connection, claims: str) -> None:
     await submit_jobs_in_each_state(conn, "ann")
@@ -99,7 +156,7 @@ async def test_without_a_subject_there_is_no_user(conn: Connection, claims: str)
             await conn.execute("select set_config('request.jwt.claims', $1, true)", claims)
             await conn.execute("set local role authenticated")
             for table in TABLES_WITH_OWNER_ROWS:
-                assert await conn.fetch(f"select * from holdfast.{table}") == []
+                assert await conn.fetch(f"select owner from holdfast.{table}") == []
             await jobs.list_jobs(conn, {})
 
 

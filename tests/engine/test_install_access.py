@@ -112,13 +112,13 @@ async def test_the_rule_finds_a_breach(rule: str, conn: Any) -> None:
 async def test_a_name_that_does_not_exist_cannot_be_allowed(conn: Any) -> None:
     with pytest.raises(Exception, match=r"function holdfast\.no_such does not exist"):
         await conn.execute("call holdfast.grant_execute('holdfast_worker', 'no_such')")
-    with pytest.raises(Exception, match=r"table holdfast\.no_such does not exist"):
-        await conn.execute("call holdfast.grant_select('authenticated', 'no_such')")
+    with pytest.raises(Exception, match=r'column "no_such" of relation "jobs" does not exist'):
+        await conn.execute("call holdfast.grant_select_columns('authenticated', 'jobs', 'no_such')")
 
 
 async def test_a_role_that_does_not_exist_is_passed_over(conn: Any) -> None:
     await conn.execute("call holdfast.grant_execute('hf_nobody_has_this_name', 'now')")
-    await conn.execute("call holdfast.grant_select('hf_nobody_has_this_name', 'migrations')")
+    await conn.execute("call holdfast.grant_select_columns('hf_nobody_has_this_name', 'migrations', 'name')")
 
 
 async def test_rights_that_are_not_in_the_files_are_taken_back_with_the_next_functions(

@@ -140,11 +140,54 @@ async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [{}, {"max_running": -1}, {"rate": 0.0}, {"rate": -1.0}, {"rate": 1.0, "burst": 0.5}], ids=str
+    ("rule", "field"),
+    [
+        ({}, "max_running"),
+        ({"max_running": -1}, "max_running"),
+        ({"max_running": 2_000_000}, "max_running"),
+        ({"rate": 0.0}, "rate"),
+        ({"rate": -1.0}, "rate"),
+        ({"rate": 1e-300}, "rate"),  # the time to refill would overflow
+        ({"rate": 1.0, "burst": 0.5}, "burst"),
+        ({"rate": 1.0, "burst": 1e300}, "burst"),
+        ({"max_running": 1, "type": "x" * 900_000}, "type"),
+    ],
+    ids=lambda value: str(value)[:40],
 )
-async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any]) -> None:
-    with expect_error("HF004", "max_running"):
+async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any], field: str) -> None:
+    with expect_error("HF004", field):
         await put_limit(conn, "x", queue="q", **rule)
+
+
+async def test_a_limit_that_cannot_lock_all_leases_gives_up_and_delays_nobody(
+    conn: Connection, second: Connection
+) -> None:
+    """A transaction that holds a lease for long, as `assert_lease` allows, must not stop all claims."""
+    for _ in range(2):
+        await submit_job(conn)
+    worker = ManualWorker(conn)
+    held = await worker.claim_one_task()
+    await second.execute("begin")
+    await second.execute("select holdfast.assert_lease($1, $2, $3)", held.id, held.attempt, held.nonce)
+    with pytest.raises(asyncpg.LockNotAvailableError, match="locked a running task"):
+        await put_limit(conn, "late", queue="q", max_running=1)
+    other = await worker.claim_one_task()
+    await worker.finish_task(other)
+    await second.execute("rollback")
+    await put_limit(conn, "late", queue="q", max_running=1)
+    await check_limit_counts(conn)
+
+
+async def test_nothing_is_claimed_while_leases_are_counted_again(
+    conn: Connection, second: Connection
+) -> None:
+    await submit_job(conn)
+    await second.execute("begin")
+    await put_limit(second, "new", queue="q", max_running=1)
+    assert await ManualWorker(conn).claim_tasks(1) == []
+    await second.execute("commit")
+    assert len(await ManualWorker(conn).claim_tasks(1)) == 1
+    await check_limit_counts(conn)
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -200,4 +243,38 @@ async def test_a_storm_never_exceeds_the_limit(conn: Connection, url: Secret, li
     await asyncio.gather(*(work(n) for n in range(6)))
     done.set()
     assert await watching > 5
+    await check_limit_counts(conn)
+
+
+async def test_limits_that_change_during_a_storm_lose_no_count(conn: Connection, url: Secret) -> None:
+    """Rules appear and disappear while tasks are claimed and end. Counters and leases stay equal."""
+    await jobs.submit_many(conn, [{"type": "t", "queue": "q", "limit_key": f"k{n % 3}"} for n in range(400)])
+    left = 4
+
+    async def work(number: int) -> None:
+        nonlocal left
+        own = await asyncpg.connect(url.reveal())
+        manual_worker = ManualWorker(own, f"w{number}")
+        # A claim returns nothing while limits change, so only an empty table ends the work.
+        while await own.fetchval("select exists (select from holdfast.tasks)"):
+            for task in await manual_worker.claim_tasks(3):
+                assert await manual_worker.finish_task(task, "succeed") == "ok"
+        await own.close()
+        left -= 1
+
+    async def change_limits() -> int:
+        changes = 0
+        while left:
+            await put_limit(conn, "all", queue="q", max_running=5)
+            await check_limit_counts(conn)
+            await put_limit(conn, "all", queue="q", max_running=2, per_key=True)
+            await check_limit_counts(conn)
+            assert await conn.fetchval("select holdfast.delete_limit('all')")
+            changes += 1
+        return changes
+
+    changing = asyncio.create_task(change_limits())
+    await asyncio.gather(*(work(n) for n in range(4)))
+    assert await changing > 1
+    assert await conn.fetchval("select count(*) from holdfast.history") == 400
     await check_limit_counts(conn)

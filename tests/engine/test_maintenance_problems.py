@@ -137,7 +137,8 @@ async def hooks(conn: Connection) -> list[UUID]:
     """Two webhooks for ended jobs, of which the second cannot be delivered to."""
     created = [
         await conn.fetchval(
-            "select holdfast.create_webhook($1, '{job.succeeded,batch.completed}', 'secret')",
+            "select holdfast.create_webhook($1, '{job.succeeded,batch.completed}',"
+            " 'whsec_' || repeat('A', 44))",
             f"https://example.com/{n}",
         )
         for n in (1, 2)

@@ -11,6 +11,7 @@ from manual_worker import ManualWorker, expect_error, read_job, submit_graph, su
 
 from holdfast.engine import job_detail, jobs, limits, queues, workers
 from holdfast.engine.connection import Connection
+from holdfast.engine.limits import LimitRule
 from holdfast.testing import Clock
 
 
@@ -35,15 +36,42 @@ async def test_how_many_workers_a_queue_could_use(conn: Connection, clock: Clock
     assert await workers.count_desired_workers(conn, "none") == 0
     for _ in range(17):
         await submit_job(conn)
-    assert await workers.count_desired_workers(conn, "q") == 3
+    assert await workers.count_desired_workers(conn, "q") == 2
+    assert await workers.count_desired_workers(conn, "q", per_worker=8) == 3
     await clock.advance(timedelta(minutes=2, seconds=5))
-    assert await workers.count_desired_workers(conn, "q") == 5  # two minutes of waiting
+    assert await workers.count_desired_workers(conn, "q", per_worker=8) == 5  # two minutes of waiting
     await clock.advance(timedelta(hours=2))
-    assert await workers.count_desired_workers(conn, "q", per_worker=10) == 4  # never more than twice as many
+    assert await workers.count_desired_workers(conn, "q") == 4  # never more than twice as many
     await limits.pause_queue(conn, "q")
     assert await workers.count_desired_workers(conn, "q") == 0
     with expect_error("HF004", "per_worker"):
         await workers.count_desired_workers(conn, "q", per_worker=0)
+
+
+async def test_tasks_that_wait_for_a_limit_need_no_workers(conn: Connection, clock: Clock) -> None:
+    for n in range(40):
+        await submit_job(conn, limit_key=f"key {n % 4}", priority=n % 2)
+    await limits.put_limit(conn, LimitRule(name="all", queue="q", max_running=6))
+    assert await workers.count_desired_workers(conn, "q", per_worker=1) == 6
+    await clock.advance(timedelta(minutes=10))
+    assert await workers.count_desired_workers(conn, "q", per_worker=1) == 6  # more workers would only wait
+    assert len(await ManualWorker(conn).claim_tasks(100)) == 6
+    assert await workers.count_desired_workers(conn, "q", per_worker=1) == 6  # those that run
+    await limits.put_limit(conn, LimitRule(name="all", queue="q", max_running=100))
+    await limits.put_limit(conn, LimitRule(name="each", queue="q", per_key=True, max_running=2))
+    await limits.put_limit(conn, LimitRule(name="others", queue="another", max_running=1))
+    desired = await workers.count_desired_workers(conn, "q", per_worker=1)
+    assert desired == 6 + len(await ManualWorker(conn).claim_tasks(100))
+    assert 6 < desired <= 14  # two for each of four keys, beside those that ran before the limit
+
+
+async def test_a_rate_allows_the_workers_of_its_next_half_minute(conn: Connection) -> None:
+    for _ in range(100):
+        await submit_job(conn)
+    await limits.put_limit(conn, LimitRule(name="rate", queue="q", rate=1.0, burst=2.0))
+    assert await workers.count_desired_workers(conn, "q", per_worker=1) == 32
+    await limits.put_limit(conn, LimitRule(name="rate", queue="q", max_running=0))
+    assert await workers.count_desired_workers(conn, "q", per_worker=1) == 0
 
 
 async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None:

@@ -158,8 +158,13 @@ async def test_a_run_with_a_unique_key_is_skipped_while_the_last_is_unfinished(
 async def test_a_failed_scheduled_submit_is_recorded_and_the_schedule_continues(
     conn: Connection, clock: Clock
 ) -> None:
-    await schedules.put_schedule(
-        conn, {"name": "bad", "job": {"type": "t", "priority": 1000}, "cron": "@hourly"}
+    bad_job = {"type": "t", "priority": 1000}
+    with expect_error("HF004", "priority"):
+        await schedules.put_schedule(conn, {"name": "bad", "job": bad_job, "cron": "@hourly"})
+    # A job can become invalid after it was stored.
+    await put_schedule(conn, "bad", cron="@hourly")
+    await conn.execute(
+        "update holdfast.schedules set job = $1 where name = 'bad'", msgspec.json.encode(bad_job).decode()
     )
     await put_schedule(conn, "good", cron="@hourly")
     await clock.advance(HOUR)

@@ -225,17 +225,16 @@ async def test_a_truncated_search_continues_where_it_stopped(conn: Connection) -
     assert count["exact"] is False
 
 
-async def test_users_search_only_their_own_jobs(conn: Connection) -> None:
+async def test_an_owner_limits_the_search_to_their_jobs(conn: Connection) -> None:
+    """Users may not search: words of errors and arguments would be an oracle for what is hidden from them."""
     mine = await submit_job(conn, owner="ann", args={"x": 1})
-    theirs = await submit_job(conn, owner="bob", args={"x": 1})
-    async with conn.transaction():
-        await conn.execute("set local role authenticated")
-        await conn.execute("""set local request.jwt.claims = '{"sub": "ann"}'""")
-        for text in ("", "owner:bob", "args.x:1", f"job:{theirs}", f"job:{mine}", "-owner:ann"):
-            ids = await find_matches(conn, text)
-            assert theirs not in ids, text
-        assert await find_matches(conn, "args.x:1") == [mine]
-        assert (await search.count_jobs(conn, "owner:bob")).count == 1  # her own, whatever she asks for
+    await submit_job(conn, owner="bob", args={"x": 1})
+    for function in ("search_jobs", "count_jobs"):
+        assert not await conn.fetchval(
+            "select bool_or(has_function_privilege('authenticated', oid, 'execute')) from pg_proc"
+            " where proname = $1",
+            function,
+        )
     assert await find_matches(conn, "", owner="ann") == [mine]
     assert await find_matches(conn, "owner:bob", owner="ann") == [mine]
 

@@ -30,7 +30,7 @@ async def test_every_table_has_row_security_enabled_and_forced(conn: Connection)
 
 async def test_tables_with_policies_have_them_for_what_is_granted_and_no_more(conn: Connection) -> None:
     granted = await conn.fetch(
-        """select distinct table_name, privilege_type from information_schema.role_table_grants
+        """select distinct table_name, privilege_type from information_schema.column_privileges
            where table_schema = 'holdfast' and grantee in ('anon', 'authenticated', 'PUBLIC')"""
     )
     assert {row["privilege_type"] for row in granted} == {"SELECT"}
@@ -52,14 +52,18 @@ async def test_tables_with_policies_have_them_for_what_is_granted_and_no_more(co
 
 async def test_the_user_is_looked_up_once_a_query_and_owners_are_indexed(conn: Connection) -> None:
     tables = await list_names(
-        conn, "select tablename from pg_policies where schemaname = 'holdfast' and policyname = 'own_rows'"
+        conn,
+        # The case keeps the planner from asking about relations of other schemas, which would be an error.
+        """select tablename from pg_policies where case
+             when schemaname = 'holdfast' and policyname = 'own_rows'
+             then has_column_privilege('authenticated', 'holdfast.' || tablename, 'owner', 'select') end""",
     )
     assert len(tables) >= 6
     for table in tables:
         async with conn.transaction():
             await conn.execute("""select set_config('request.jwt.claims', '{"sub": "ann"}', true)""")
             await conn.execute("set local role authenticated")
-            plan = "\n".join(await list_names(conn, f"explain select * from holdfast.{table}"))
+            plan = "\n".join(await list_names(conn, f"explain select owner from holdfast.{table}"))
         assert "InitPlan" in plan, table
 
 

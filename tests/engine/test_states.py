@@ -38,7 +38,7 @@ def test_every_state_is_explained(status: str) -> None:
 
 
 async def test_the_statements_of_the_reference_run(conn: Connection) -> None:
-    assert len(DOCUMENTED_SQL_BLOCKS) == 3
+    assert len(DOCUMENTED_SQL_BLOCKS) == 4
     for block in DOCUMENTED_SQL_BLOCKS:
         await conn.execute(block)
     assert {task.type for task in await ManualWorker(conn, queues=["docs"]).claim_tasks(5)} == {"write"}

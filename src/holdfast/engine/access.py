@@ -1,4 +1,4 @@
-"""Access control: database roles of transactions, service keys, stream tickets and login links.
+"""Access control: database roles of transactions, service keys and login links.
 
 One coroutine per SQL function, and `set_transaction_role`, which runs a request with a database role. The
 role and its claims are settings of the transaction, so a pooled connection carries nothing over.
@@ -7,6 +7,7 @@ role and its claims are settings of the transaction, so a pooled connection carr
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -27,11 +28,11 @@ SCOPE_DESCRIPTIONS = {
     "files": "read, link to and delete every file",
     "queues": "send, read and archive messages",
     "worker": "claim tasks and report their outcomes",
-    "rpc": "call the SQL functions that are granted to services",
+    "rpc": "call SQL functions of your own schemas; those of Holdfast need their scope besides",
     "hooks": "send to inbound webhooks without a signature",
     "operate": "pause queues, set limits and schedules, list workers, read the audit log",
     "metrics": "read metrics",
-    "keys": "create, list and revoke service keys",
+    "keys": "create, list and revoke service keys, list and end dashboard sessions",
     "dashboard:viewer": "open the dashboard read-only",
     "dashboard:support": "open the dashboard read-only, without payloads",
     "dashboard:operator": "open the dashboard and retry, cancel, submit and pause",
@@ -48,7 +49,7 @@ where r.rolname in ('anon', 'authenticated', 'service_role')
 """
 _SET_TRANSACTION_ROLE = """
 select pg_catalog.set_config('request.jwt.claims', $1, true),
-  pg_catalog.set_config('statement_timeout', $2, true),
+  pg_catalog.set_config('statement_timeout', $2, true), pg_catalog.set_config('holdfast.user_jobs', $4, true),
   case when $3::text is not null then pg_catalog.set_config('role', $3, true) end
 """
 
@@ -66,15 +67,6 @@ class ServiceKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None = None
 
 
-class StreamTicket(msgspec.Struct, frozen=True, kw_only=True):
-    """A ticket (used once) or pass (reusable) for the event stream of a job. Services have no `owner`."""
-
-    job_id: UUID
-    kind: str
-    owner: str | None
-    expires_at: datetime
-
-
 def generate_service_key() -> tuple[Secret, str, bytes]:
     """Return a new service key, the prefix under which it is listed, and the digest to store."""
     prefix = SERVICE_KEY_PREFIX + "".join(secrets.choice(_SERVICE_KEY_ALPHABET) for _ in range(8))
@@ -85,6 +77,11 @@ def generate_service_key() -> tuple[Secret, str, bytes]:
 def hash_secret(text: str) -> bytes:
     """Return the SHA-256 digest of a random secret. Random secrets need no slow password hash."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def hash_secret_with_key(text: str, key: Secret) -> bytes:
+    """Return a digest of a random secret that depends on a key, so that a new key makes it invalid."""
+    return hmac.digest(key.reveal().encode(), text.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def check_scopes(scopes: Sequence[str]) -> None:
@@ -104,11 +101,16 @@ async def list_usable_roles(connection: Connection) -> frozenset[str]:
 
 
 async def set_transaction_role(
-    connection: Connection, role: str | None, claims: Mapping[str, Json], statement_timeout: timedelta
+    connection: Connection,
+    role: str | None,
+    claims: Mapping[str, Json],
+    statement_timeout: timedelta,
+    max_user_jobs: int | None = None,
 ) -> None:
-    """Set the role, JWT claims and statement timeout for the rest of the transaction."""
+    """Set the role, JWT claims, statement timeout and job limit of users for the rest of the transaction."""
     timeout_ms = f"{int(statement_timeout.total_seconds() * 1000)}"
-    await connection.execute(_SET_TRANSACTION_ROLE, encode_json(claims), timeout_ms, role)
+    user_jobs = "" if max_user_jobs is None else str(max_user_jobs)
+    await connection.execute(_SET_TRANSACTION_ROLE, encode_json(claims), timeout_ms, role, user_jobs)
 
 
 async def create_service_key(
@@ -144,6 +146,12 @@ async def list_service_keys(connection: Connection) -> list[ServiceKey]:
     return [_service_key_from_row(row) for row in rows]
 
 
+async def find_service_key(connection: Connection, prefix_or_id: str) -> ServiceKey | None:
+    """Return the key with this prefix or id, valid or not, or None."""
+    row = await connection.fetchrow("select * from holdfast.find_service_key($1)", prefix_or_id)
+    return None if row is None or row["id"] is None else _service_key_from_row(row)
+
+
 async def revoke_service_key(connection: Connection, prefix_or_id: str) -> int:
     """Revoke a service key. Return the number of revoked keys, 0 if no valid key matches."""
     return int(await connection.fetchval("select holdfast.revoke_service_key($1)", prefix_or_id))
@@ -152,36 +160,6 @@ async def revoke_service_key(connection: Connection, prefix_or_id: str) -> int:
 def _service_key_from_row(row: Any) -> ServiceKey:
     fields = {name: row[name] for name in ServiceKey.__struct_fields__}
     return msgspec.convert(fields, ServiceKey)
-
-
-async def store_stream_ticket(
-    connection: Connection, digest: bytes, job_id: UUID, owner: str | None, lifetime: timedelta
-) -> None:
-    """Store a ticket that opens the stream of a job once, within `lifetime`."""
-    call = "select holdfast.store_stream_ticket($1, $2, $3, $4, $5)"
-    await connection.execute(call, digest, job_id, "ticket", owner, lifetime.total_seconds())
-
-
-async def redeem_stream_ticket(
-    connection: Connection, digest: bytes, job_id: UUID, pass_digest: bytes, lifetime: timedelta
-) -> StreamTicket | None:
-    """Replace a stream ticket by a pass, which can be used again. Return None for an invalid ticket.
-
-    With the pass the same browser reconnects to the same stream.
-    """
-    call = "select * from holdfast.redeem_stream_ticket($1, $2, $3, $4)"
-    row = await connection.fetchrow(call, digest, job_id, pass_digest, lifetime.total_seconds())
-    return _stream_ticket_from_row(row)
-
-
-async def verify_stream_pass(connection: Connection, digest: bytes, job_id: UUID) -> StreamTicket | None:
-    """Return the stream pass with this digest if it is valid, else None."""
-    row = await connection.fetchrow("select * from holdfast.verify_stream_pass($1, $2)", digest, job_id)
-    return _stream_ticket_from_row(row)
-
-
-def _stream_ticket_from_row(row: Any) -> StreamTicket | None:
-    return None if row is None or row["job_id"] is None else StreamTicket(**dict(row))
 
 
 async def store_login_link(

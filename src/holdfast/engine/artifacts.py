@@ -32,7 +32,7 @@ class StagedArtifact(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
 
 
-class _StoredArtifact(Artifact, frozen=True, kw_only=True):
+class _ArtifactWithStatus(Artifact, frozen=True, kw_only=True):
     status: Literal["visible", "gone"]
     deletion_reason: Literal["expired", "deleted", "replaced"] | None = None
 
@@ -54,7 +54,7 @@ class _ArtifactTickResult(msgspec.Struct):
 
 
 _artifact_decoder = msgspec.json.Decoder(Artifact)
-_stored_artifact_decoder = msgspec.json.Decoder(_StoredArtifact)
+_stored_artifact_decoder = msgspec.json.Decoder(_ArtifactWithStatus)
 _staged_artifact_decoder = msgspec.json.Decoder(StagedArtifact)
 _tick_result_decoder = msgspec.json.Decoder(_ArtifactTickResult)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Required, TypedDict, Unpack, cast
 from uuid import UUID
 
@@ -291,9 +292,16 @@ async def mark_worker_stopped(connection: Connection, worker: str) -> None:
     await connection.execute("select holdfast.mark_worker_stopped($1)", worker)
 
 
-async def mark_worker_lost(connection: Connection, worker: str) -> None:
-    """Record that the worker process died."""
-    await connection.execute("select holdfast.mark_worker_lost($1)", worker)
+async def mark_worker_lost(connection: Connection, worker: str) -> datetime:
+    """Record that the worker process died. Return the time of the database."""
+    died_at: datetime = await connection.fetchval("select holdfast.mark_worker_lost($1)", worker)
+    return died_at
+
+
+async def release_tasks_of_lost_worker(connection: Connection, worker: str, died_at: datetime) -> int:
+    """Release the tasks of claims that were running when the worker died. Return the number of claims."""
+    call = "select holdfast.release_tasks_of_lost_worker($1, $2)"
+    return int(await connection.fetchval(call, worker, died_at))
 
 
 async def set_worker_command(connection: Connection, worker: str, command: WorkerCommand | None) -> bool:

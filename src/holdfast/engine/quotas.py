@@ -26,15 +26,6 @@ async def get_owner_usage(connection: Connection, owner: str | None = None) -> J
     return decode_object(await connection.fetchval("select holdfast.get_owner_usage($1)", owner))
 
 
-async def check_unfinished_job_limit(connection: Connection, owner: str, max_unfinished: int) -> None:
-    """Raise TooManyRequestsError when the owner has `max_unfinished` unfinished jobs.
-
-    The check holds a lock until the transaction ends, so that nobody else takes the last place.
-    """
-    call = "select holdfast.check_unfinished_job_limit($1, $2)"
-    await connection.execute(call, owner, max_unfinished)
-
-
 async def submit_within_job_limit(
     connection: Connection, job: bytes, owner: str, max_unfinished: int
 ) -> SubmitResult:
@@ -43,5 +34,14 @@ async def submit_within_job_limit(
     The check and the submission are one call, so two submissions at once cannot exceed the limit.
     """
     call = "select holdfast.submit_within_job_limit($1, $2, $3)"
+    text = await connection.fetchval(call, job.decode(), owner, max_unfinished)
+    return msgspec.json.decode(text, type=SubmitResult)
+
+
+async def submit_public_job(
+    connection: Connection, job: bytes, owner: str, max_unfinished: int
+) -> SubmitResult:
+    """Submit a job as `submit_within_job_limit` does, or raise RefusedError if its type is not public."""
+    call = "select holdfast.submit_public_job($1, $2, $3)"
     text = await connection.fetchval(call, job.decode(), owner, max_unfinished)
     return msgspec.json.decode(text, type=SubmitResult)

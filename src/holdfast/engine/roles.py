@@ -19,18 +19,24 @@ from holdfast.settings import Secret, Settings
 GrantPurpose = Literal["worker", "submit"]
 
 _LIST_EXISTING_ROLES = "select rolname::text from pg_catalog.pg_roles where rolname = any($1::text[])"
-# The functions that a signed-in user may call are those that an application needs to submit and read jobs.
-_LIST_END_USER_FUNCTIONS = """
-select pg_catalog.array_agg(signature order by signature)
-from (
-  select pg_catalog.format(
-    '%I.%I(%s)', n.nspname, p.proname, pg_catalog.oidvectortypes(p.proargtypes)) as signature
-  from pg_catalog.pg_proc p
-  join pg_catalog.pg_namespace n on n.oid = p.pronamespace
-  cross join pg_catalog.aclexplode(p.proacl) acl
-  join pg_catalog.pg_roles r on r.oid = acl.grantee
-  where n.nspname = 'holdfast' and r.rolname = 'authenticated' and acl.privilege_type = 'EXECUTE'
-) allowed
+# The functions that an application needs to submit, read, cancel and retry jobs of every owner.
+SUBMIT_FUNCTIONS = (
+    *("act_for_all_owners", "now", "get_installed_schema", "is_provided_by_extension", "validate_task_args"),
+    *("submit", "submit_many", "submit_standalone", "submit_within_job_limit", "check_unfinished_job_limit"),
+    *("get_job", "list_jobs", "list_jobs_page", "find_jobs_by_id_prefix", "search_jobs", "count_jobs"),
+    *("list_job_events", "read_logs", "explain_task", "list_task_attempts", "get_owner_usage"),
+    *("cancel_job", "cancel_task", "cancel_jobs", "cancel_jobs_chunk", "retry_job", "build_job_resubmission"),
+    *("open_batch", "close_batch", "get_batch"),
+    *("get_artifact", "list_artifacts", "increment_artifact_downloads", "delete_artifact"),
+    *("regenerate_artifact", "create_webhook", "list_webhooks", "set_webhook_active", "delete_webhook"),
+    *("list_schedules", "get_schedule", "preview_schedule", "list_next_run_times"),
+)
+_LIST_SUBMIT_SIGNATURES = """
+select pg_catalog.array_agg(pg_catalog.format(
+  '%I.%I(%s)', n.nspname, p.proname, pg_catalog.oidvectortypes(p.proargtypes)) order by p.proname, p.oid)
+from pg_catalog.pg_proc p
+join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+where n.nspname = 'holdfast' and p.proname = any ($1::text[])
 """
 
 
@@ -61,7 +67,7 @@ async def build_grant_statements(
             await _require_role(connection, role)
         if purpose == "worker":
             return [await _build_membership_grant(connection, server, role)]
-        signatures = await connection.fetchval(_LIST_END_USER_FUNCTIONS)
+        signatures = await connection.fetchval(_LIST_SUBMIT_SIGNATURES, list(SUBMIT_FUNCTIONS))
     if not signatures:
         raise errors.SchemaMissingError(
             "Holdfast is not installed in this database, so there is nothing to grant.",

@@ -2,7 +2,8 @@
 
 The function is looked up in the catalog by the names of its arguments. No part of a request becomes SQL
 text: the names of schemas, functions, arguments and types come from the catalog, and the values are one
-parameter. The role of the transaction decides what the caller may do.
+parameter. The role of the transaction decides what the caller may do. `rpc_functions` lists which functions
+can be called this way.
 """
 
 from __future__ import annotations
@@ -20,15 +21,6 @@ from holdfast.model import Json
 
 FUNCTION_CACHE_TTL_S = 30.0
 MAX_FUNCTION_NAME_CHARS = 200
-# These functions can do more than their arguments suggest. The API has routes of its own for them.
-HIDDEN_FUNCTIONS = frozenset(
-    {
-        "create_service_key", "verify_service_key", "list_service_keys", "revoke_service_key",
-        "store_stream_ticket", "redeem_stream_ticket", "verify_stream_pass", "record_audit_entry",
-        "watch_jobs", "get_last_event_numbers", "list_watched_events", "check_unfinished_job_limit",
-        "create_webhook", "find_webhook_url_and_secret", "put_inbound_webhook", "get_inbound_webhook",
-    }
-)  # fmt: skip
 
 _FIND_FUNCTIONS = """
 select p.proname::text as name, n.nspname::text as schema, p.pronargdefaults::int as defaults,
@@ -74,6 +66,16 @@ class SqlCallError(Exception):
         self.hint = hint
 
 
+def build_missing_function_error(schema: str, name: str, argument_names: Sequence[str] = ()) -> SqlCallError:
+    """Build the error for a function that does not exist or cannot be called by RPC."""
+    signature = f"{schema}.{name}({', '.join(sorted(argument_names))})"
+    return SqlCallError(
+        "PGRST202",
+        f"Could not find the function {signature} in the schema cache",
+        details=f"Searched for {signature}; no function has that name and these parameters.",
+    )
+
+
 class SqlFunctionCache:
     """A cache of SQL function signatures. Entries expire, because a migration may change a function."""
 
@@ -87,12 +89,7 @@ class SqlFunctionCache:
         overloads = await self._list_sql_overloads(connection, schema, name)
         matches = [function for function in overloads if function.accepts(frozenset(argument_names))]
         if not matches:
-            signature = f"{schema}.{name}({', '.join(sorted(argument_names))})"
-            raise SqlCallError(
-                "PGRST202",
-                f"Could not find the function {signature} in the schema cache",
-                details=f"Searched for {signature}; no function has that name and these parameters.",
-            )
+            raise build_missing_function_error(schema, name, argument_names)
         if len(matches) > 1:
             fewest = min(len(function.arguments) for function in matches)
             matches = [function for function in matches if len(function.arguments) == fewest]
@@ -108,8 +105,6 @@ class SqlFunctionCache:
         entry = self._entries.get((schema, name))
         if entry is not None and time.monotonic() - entry[0] < FUNCTION_CACHE_TTL_S:
             return entry[1]
-        if schema == "holdfast" and name in HIDDEN_FUNCTIONS:
-            return ()
         if "\0" in name or len(name) > MAX_FUNCTION_NAME_CHARS:
             return ()
         rows = await connection.fetch(_FIND_FUNCTIONS, schema, name)
@@ -191,3 +186,8 @@ async def call_function(
 async def set_transaction_read_only(connection: Connection) -> None:
     """Make the current transaction read-only."""
     await connection.execute("set transaction read only")
+
+
+async def set_role_for_audit(connection: Connection, role: str | None) -> None:
+    """Leave the role of an end user, who may not write the audit log. None is the login role."""
+    await connection.execute("select pg_catalog.set_config('role', $1, true)", role or "none")

@@ -46,7 +46,10 @@ async def create_test_database(
 ) -> None:
     """Create the database of one test as a copy of a template database."""
     async with open_connection(server, settings) as connection:
-        await connection.execute(f'create database "{name}" template "{template}"')
+        # Copying files takes half the time of logging their pages, but waits for two checkpoints, which is
+        # slow on a server that waits for its disk.
+        strategy = "file_copy" if await connection.fetchval("show fsync") == "off" else "wal_log"
+        await connection.execute(f'create database "{name}" template "{template}" strategy {strategy}')
 
 
 async def drop_test_database(server: Secret, name: str, settings: Settings) -> None:

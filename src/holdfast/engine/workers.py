@@ -20,7 +20,7 @@ async def list_running_tasks_of_worker(
     )
 
 
-async def count_desired_workers(connection: Connection, queue: str, *, per_worker: int = 8) -> int:
+async def count_desired_workers(connection: Connection, queue: str, *, per_worker: int = 10) -> int:
     """Return the number of workers that the queue can use now, if each has `per_worker` slots."""
     call = "select holdfast.count_desired_workers($1, $2)"
     return int(await connection.fetchval(call, queue, per_worker))

@@ -10,7 +10,7 @@ MESSAGES_RESULT = "SETOF pgmq.message_record"
 WRAPPER_FUNCTIONS = {
     ("send", "queue_name text, message jsonb, sleep_seconds integer DEFAULT 0", "SETOF bigint"),
     ("send_batch", "queue_name text, messages jsonb[], sleep_seconds integer DEFAULT 0", "SETOF bigint"),
-    ("read", "queue_name text, sleep_seconds integer, n integer", MESSAGES_RESULT),
+    ("read", "queue_name text, sleep_seconds integer DEFAULT 30, n integer DEFAULT 1", MESSAGES_RESULT),
     ("pop", "queue_name text", MESSAGES_RESULT),
     ("archive", "queue_name text, message_id bigint", "boolean"),
     ("delete", "queue_name text, message_id bigint", "boolean"),
@@ -148,9 +148,27 @@ async def test_supabase_studios_grants_find_their_signatures(conn: Connection) -
         await conn.execute(f"grant execute on function pgmq.{signature} to anon, authenticated")
 
 
-async def test_sequences_are_readable_for_the_backup_hook(conn: Connection) -> None:
+async def test_users_change_no_sequence_of_a_queue(conn: Connection) -> None:
+    """With setval, a user set the ids back: every send then failed with a duplicate key."""
     await create_queue(conn)
-    for role in API_ROLES:
-        for right in ("usage", "select", "update"):
-            statement = "select has_sequence_privilege($1, 'pgmq.q_q_msg_id_seq', $2)"
-            assert await conn.fetchval(statement, role, right)
+    await conn.execute(
+        "select pgmq.enable_notify_insert('q', 0); select holdfast.enable_message_wakeups('q')"
+    )
+    await conn.execute("grant select, insert, update, delete on pgmq.q_q to anon, authenticated")
+    await conn.execute(
+        "create policy all_q on pgmq.q_q to anon, authenticated using (true) with check (true)"
+    )
+    ours = "relkind = 'S' and relnamespace = 'pgmq'::regnamespace"
+    sequences = [row[0] for row in await conn.fetch(f"select oid::regclass::text from pg_class where {ours}")]
+    assert len(sequences) > 3
+    for role in ("anon", "authenticated"):
+        for sequence in sequences:
+            for call in (f"setval('{sequence}', 1)", f"nextval('{sequence}')"):
+                async with acting_as(conn, role):
+                    await expect_error(conn, "42501", f"select {call}")
+        async with acting_as(conn, role):
+            assert await conn.fetchval("select pgmq_public.send('q', '1')")
+            assert await conn.fetchval("select total_messages from pgmq.metrics('q')")
+    for right in ("usage", "select", "update"):
+        statement = "select has_sequence_privilege('service_role', 'pgmq.q_q_msg_id_seq', $1)"
+        assert await conn.fetchval(statement, right)

@@ -102,7 +102,7 @@ def start_server(settings: Settings, *, options: Mapping[str, str] | None = None
             user_lock_fd = home.acquire_user_lock(STOP_TIMEOUT_S)
             if user_lock_fd is None:
                 raise EmbeddedDatabaseError(
-                    f"The embedded PostgreSQL in {home.folder} is stopping and does not finish.",
+                    f"The embedded PostgreSQL in {home.folder} has not stopped in time.",
                     fix=f"See {home.log}.",
                 )
             try:

@@ -75,7 +75,7 @@ class PostgresCluster:
             shutil.rmtree(aside, ignore_errors=True)
 
     def _discard_abandoned_cluster(self, target: Path) -> None:
-        """Delete the cluster of an earlier home at the same path, which was deleted."""
+        """Delete the database cluster that a deleted home folder at the same path left behind."""
         if pid := self.find_postmaster_pid():
             supervisor.send_signal(pid, signal.SIGQUIT)
         supervisor.end_orphan_processes(self.home.cluster_name, self.account.uid)

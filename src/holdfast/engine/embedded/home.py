@@ -80,7 +80,7 @@ class EmbeddedHome:
 
     @property
     def data_folder_outside_home(self) -> Path:
-        """The data folder for a home that the server's account cannot reach."""
+        """The data folder to use if the server's operating-system user cannot access the home folder."""
         return SHARED_STATE_FOLDER / self._digest[:16] / "data"
 
     @property

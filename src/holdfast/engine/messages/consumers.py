@@ -84,11 +84,11 @@ async def extend_visibility(
     `lock_timeout`.
     """
     timeout = f"{max(1, round(lock_timeout.total_seconds() * 1000))}ms"
-    try:
-        with translate_queue_errors(queue):
+    with translate_queue_errors(queue):
+        try:
             rows = await connection.fetch(_EXTEND_VISIBILITY, queue, list(receipts), vt, timeout)
-    except asyncpg.LockNotAvailableError:
-        return None
+        except asyncpg.LockNotAvailableError:
+            return None
     return {row["id"] for row in rows}
 
 

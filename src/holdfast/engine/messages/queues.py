@@ -103,6 +103,10 @@ def _translate_queue_error(queue: str, code: str, message: str) -> errors.Holdfa
     if code == "P0001":  # an error of the pgmq contract
         fix = _MISSING_PARTMAN_FIX if message.startswith("pg_partman is required") else None
         return errors.InvalidError(f"Queue {queue!r}: {message}.", fix=fix, field="queue")
+    if code == "55P03":
+        return errors.ConflictError(
+            f"Message queue {queue!r} is in use.", fix="Try again when its readers have ended.", field="queue"
+        )
     return None
 
 

@@ -3,7 +3,7 @@
 --
 --     call holdfast.grant_execute('holdfast_worker', 'claim_tasks', 'heartbeat_task');
 --     call holdfast.grant_execute('authenticated', 'submit', 'get_job', 'cancel_job');
---     call holdfast.grant_select('authenticated', 'jobs', 'tasks');
+--     call holdfast.grant_select_columns('authenticated', 'jobs', 'id', 'status');
 --
 -- A name covers all its overloads. A name that does not exist is an error. A role that does not exist is skipped,
 -- because some servers do not allow roles to be created. Do not write grants anywhere else, also not in migrations.
@@ -36,7 +36,9 @@ begin
       select case c.relkind when 'S' then 'sequence' else 'table' end, c.oid::pg_catalog.regclass::text
       from pg_catalog.pg_class c
       where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S')
-        and c.relacl is not null and pg_catalog.pg_get_userbyid(c.relowner) = current_user
+        and pg_catalog.pg_get_userbyid(c.relowner) = current_user
+        and (c.relacl is not null or exists (
+          select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attacl is not null))
     ) owned
     group by object_type
   loop
@@ -69,31 +71,19 @@ begin
 end
 $$;
 
--- Grant SELECT on tables and views. Row level security protects the rows of a table. It protects the rows of a view
--- only when the view runs with the rights of its reader. PostgreSQL 14 has no such views: there, views are granted to
--- service_role only.
-create or replace procedure holdfast.grant_select(p_role text, variadic p_relations text[])
+-- Grant SELECT on columns of a table. Row level security protects the rows, the list of columns protects what operators
+-- alone may see: errors, arguments, workers, leases. A column that does not exist is an error.
+create or replace procedure holdfast.grant_select_columns(p_role text, p_table text, variadic p_columns text[])
 language plpgsql
 set search_path = ''
 as $$
-declare
-  v_name text;
-  v_relkind "char";
 begin
-  foreach v_name in array p_relations loop
-    select c.relkind into v_relkind
-    from pg_catalog.pg_class c
-    where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relname = v_name;
-    if v_relkind is null then
-      raise exception 'table holdfast.% does not exist; it cannot be granted to %', v_name,
-        p_role using errcode = '42P01';
-    end if;
-    continue when not exists (select from pg_catalog.pg_roles where rolname = p_role);
-    continue when v_relkind = 'v' and p_role <> 'service_role'
-      and pg_catalog.current_setting('server_version_num')::integer < 150000;
-    execute pg_catalog.format('grant usage on schema holdfast to %I', p_role);
-    execute pg_catalog.format('grant select on holdfast.%I to %I', v_name, p_role);
-  end loop;
+  if not exists (select from pg_catalog.pg_roles where rolname = p_role) then
+    return;
+  end if;
+  execute pg_catalog.format('grant usage on schema holdfast to %I', p_role);
+  execute pg_catalog.format('grant select (%s) on holdfast.%I to %I',
+    (select pg_catalog.string_agg(pg_catalog.quote_ident(c), ', ') from pg_catalog.unnest(p_columns) c), p_table, p_role);
 end
 $$;
 
@@ -140,5 +130,4 @@ $$;
 
 call holdfast.revoke_all_rights('public', 'holdfast_worker', 'anon', 'authenticated', 'service_role');
 call holdfast.grant_execute('holdfast_worker', 'get_installed_schema', 'is_provided_by_extension');
-call holdfast.grant_execute('authenticated', 'get_installed_schema', 'is_provided_by_extension');
 call holdfast.grant_execute('service_role', 'get_installed_schema', 'is_provided_by_extension');

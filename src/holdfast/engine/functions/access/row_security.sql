@@ -29,5 +29,20 @@ begin
   end if;
 end $$;
 
-call holdfast.grant_select('authenticated', 'artifacts');
-call holdfast.grant_select('authenticated', 'jobs', 'tasks', 'history', 'attempts', 'events', 'batches', 'logs');
+-- The columns show what the HTTP API shows to users: no errors, arguments, log lines, workers, leases and object keys.
+call holdfast.grant_select_columns('authenticated', 'jobs', 'id', 'type', 'owner', 'status', 'total', 'succeeded',
+  'failed', 'cancelled', 'skipped', 'percent', 'phase', 'message', 'params', 'labels', 'event_seq', 'started_at',
+  'finished_at', 'batch_id');
+call holdfast.grant_select_columns('authenticated', 'tasks', 'id', 'job_id', 'name', 'owner', 'status', 'attempt',
+  'failures', 'percent', 'phase', 'message', 'output', 'labels', 'event_seq', 'due_at', 'started_at', 'finished_at',
+  'batch_id');
+call holdfast.grant_select_columns('authenticated', 'history', 'id', 'job_id', 'name', 'owner', 'status', 'attempt',
+  'failures', 'percent', 'phase', 'message', 'output', 'labels', 'event_seq', 'due_at', 'started_at', 'finished_at',
+  'batch_id');
+call holdfast.grant_select_columns('authenticated', 'attempts', 'task_id', 'job_id', 'attempt', 'outcome', 'owner',
+  'started_at', 'ended_at');
+call holdfast.grant_select_columns('authenticated', 'events', 'job_id', 'seq', 'at', 'owner', 'kind', 'body');
+call holdfast.grant_select_columns('authenticated', 'batches', 'id', 'name', 'owner', 'total', 'ended', 'failed',
+  'cancelled', 'closed_at', 'finished_at', 'callback_job', 'event_seq');
+call holdfast.grant_select_columns('authenticated', 'artifacts', 'id', 'job_id', 'task_id', 'batch_id', 'job_type',
+  'owner', 'kind', 'name', 'content_type', 'size', 'sha256', 'meta', 'status', 'downloads', 'created_at', 'expires_at');

@@ -19,7 +19,8 @@ begin
     perform holdfast.raise_error('HF004', format('ttl must be between 0 and 100 years, got %s s.', p_ttl_s), 'ttl');
   end if;
   insert into holdfast.artifact_retention_rules (owner, job_type, ttl_s)
-    values (coalesce(p_owner, ''), coalesce(p_type, ''), p_ttl_s)
+    values (coalesce(holdfast.check_owner(p_owner), ''), coalesce(holdfast.check_text(p_type, 'type', 200), ''),
+      p_ttl_s)
   on conflict (owner, job_type) do update set ttl_s = excluded.ttl_s;
 end $$;
 
@@ -52,4 +53,19 @@ begin
   return v_until;
 end $$;
 
-call holdfast.grant_execute('service_role', 'put_artifact_retention_rule', 'set_artifact_ttl');
+-- Keep a file that was stored without a task for ever, if it has not expired. Workers of message queues store files
+-- with a short lifetime, and keep them in the transaction that refers to them. Raise HF002 if the file is gone.
+create or replace function holdfast.keep_artifact(p_id uuid) returns void
+language plpgsql security definer set search_path = '' as $$
+begin
+  update holdfast.artifacts f set expires_at = null
+  where f.id = p_id and f.status = 'visible' and f.task_id is null
+    and (f.expires_at is null or f.expires_at > holdfast.now());
+  if not found then
+    perform holdfast.raise_error('HF002', format('File %s does not exist, has expired or belongs to a task.', p_id),
+      'id');
+  end if;
+end $$;
+
+call holdfast.grant_execute('holdfast_worker', 'keep_artifact');
+call holdfast.grant_execute('service_role', 'put_artifact_retention_rule', 'set_artifact_ttl', 'keep_artifact');

@@ -31,10 +31,11 @@ end $$;
 create or replace function holdfast.check_file_name(p_name text) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
-  if p_name is null or length(p_name) not between 1 and 255 or p_name ~ '[\x01-\x1f\x7f/\\]' or p_name in ('.', '..')
-    or btrim(p_name) = '' then
+  if p_name is null or length(p_name) not between 1 and 255 or p_name in ('.', '..') or btrim(p_name) = ''
+    or p_name ~ '[\x01-\x1f\x7f-\x9f/\\\u2028-\u202e\u2066-\u2069]' then
     perform holdfast.raise_error('HF004',
-      format('A file name must be 1 to 255 characters without slashes or control characters, got %s.',
+      format('A file name must be 1 to 255 characters without slashes, control characters or characters that change '
+        || 'the direction of text, got %s.',
       coalesce(quote_literal(left(p_name, 60)), 'null')), 'name', 'Pass the file name without a folder.');
   end if;
   return p_name;
@@ -277,14 +278,16 @@ begin
   end loop;
 end $$;
 
--- Return one file, visible or gone; null when it does not exist or belongs to somebody else.
+-- Return one file, visible or gone; null when it does not exist or belongs to somebody else. Users do not see the key
+-- of the object.
 create or replace function holdfast.get_artifact(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_user text := holdfast.get_end_user_id();
 begin
   return (
-  select holdfast.build_artifact_json(f, holdfast.now()) from holdfast.artifacts f
+  select holdfast.build_artifact_json(f, holdfast.now()) - case when v_user is null then '' else 'key' end
+  from holdfast.artifacts f
   where f.id = p_id and (v_user is null or f.owner = v_user) and f.status not in ('uploading', 'staged')
     and f.deletion_reason is distinct from 'lost');
 end $$;
@@ -306,7 +309,8 @@ begin
     perform holdfast.raise_error('HF004', format('limit must be from 1 to 10000, got %s.', p_limit), 'limit');
   end if;
   return query
-  select holdfast.build_artifact_json(f, v_now) from holdfast.artifacts f
+  select holdfast.build_artifact_json(f, v_now) - case when v_user is null then '' else 'key' end
+  from holdfast.artifacts f
   where (v_job is null or f.job_id = v_job) and (v_batch is null or f.batch_id = v_batch)
     and (v_owner is null or f.owner = v_owner)
     and (p_where ->> 'kind' is null or f.kind = p_where ->> 'kind')
@@ -379,12 +383,9 @@ begin
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'stage_artifact', 'record_artifact_upload', 'find_artifact_by_name',
-  'get_artifact',
-  'list_artifacts');
+  'get_artifact', 'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload');
 call holdfast.grant_execute('service_role', 'stage_artifact', 'record_artifact_upload', 'find_artifact_by_name',
   'get_artifact',
   'list_artifacts', 'stage_artifact_without_task', 'touch_artifact_upload', 'increment_artifact_downloads',
   'delete_artifact', 'regenerate_artifact');
-call holdfast.grant_execute('authenticated', 'get_artifact', 'list_artifacts', 'increment_artifact_downloads',
-  'delete_artifact',
-  'regenerate_artifact');
+call holdfast.grant_execute('authenticated', 'get_artifact', 'list_artifacts', 'delete_artifact', 'regenerate_artifact');

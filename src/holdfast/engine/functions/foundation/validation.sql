@@ -22,6 +22,36 @@ begin
   return p_value;
 end $$;
 
+-- Return a text of at most p_max_bytes bytes without control characters, or null. Raise HF004 for any other text.
+create or replace function holdfast.check_text(p_value text, p_field text, p_max_bytes integer) returns text
+language plpgsql immutable set search_path = '' as $$
+begin
+  if octet_length(p_value) not between 1 and p_max_bytes or p_value ~ '[\x01-\x1f\x7f]' then
+    perform holdfast.raise_error('HF004', format('%s must be 1 to %s bytes without control characters, got %s.',
+      p_field, p_max_bytes, quote_literal(left(p_value, 60))), p_field);
+  end if;
+  return p_value;
+end $$;
+
+-- Return an owner, or null. Raise HF004 for an owner that the indexes of the job tables could not hold.
+create or replace function holdfast.check_owner(p_owner text) returns text
+language plpgsql immutable set search_path = '' as $$
+begin
+  return holdfast.check_text(p_owner, 'owner', 1000);
+end $$;
+
+-- Return a number from p_min to p_max, or null. Raise HF004 for any other number, including NaN.
+create or replace function holdfast.check_number(p_value double precision, p_field text, p_min double precision,
+  p_max double precision) returns double precision
+language plpgsql immutable set search_path = '' as $$
+begin
+  if p_value not between p_min and p_max then
+    perform holdfast.raise_error('HF004', format('%s must be a number from %s to %s, got %s.', p_field, p_min, p_max,
+      p_value), p_field);
+  end if;
+  return p_value;
+end $$;
+
 -- Read a number from a field of a JSON object. Raise HF004 if it is outside the range; null if the field is missing.
 create or replace function holdfast.parse_number_field(p_body jsonb, p_field text, p_min double precision,
   p_max double precision)

@@ -7,7 +7,7 @@
 -- Closing a batch and the end of its members are events of the batch, with sequence numbers of its own; joining it is
 -- not.
 
--- Create an open batch and return its id.
+-- Create an open batch and return its id. A user has at most as many unfinished batches as unfinished jobs.
 create or replace function holdfast.open_batch(p_name text default null, p_callback jsonb default null,
   p_owner text default null)
 returns uuid
@@ -16,34 +16,37 @@ declare
   v_user text := holdfast.get_end_user_id();
   v_id uuid := holdfast.new_id();
 begin
-  if v_user is not null and p_callback is not null then
-    perform holdfast.check_user_may_submit_types(p_callback);
-  end if;
-  if p_callback is not null then
-    perform holdfast.validate_batch_callback(p_callback, coalesce(v_user, p_owner));
-  end if;
-  insert into holdfast.batches (id, name, owner, callback) values (v_id, p_name, coalesce(v_user, p_owner), p_callback);
-  return v_id;
-end $$;
-
--- Raise an error if the callback of a batch is not a job that can be submitted. The job is submitted and rolled back, so
--- that all rules of submit apply.
-create or replace function holdfast.validate_batch_callback(p_callback jsonb, p_owner text) returns void
-language plpgsql set search_path = '' as $$
-begin
-  if jsonb_typeof(p_callback) <> 'object' then
-    perform holdfast.raise_error('HF004', 'The callback of a batch must be a job: a JSON object with a type.',
-      'callback');
+  if v_user is not null and (p_callback is not null or p_owner <> v_user) then
+    perform holdfast.raise_error('HF005', 'Only services may set callback and owner.',
+      case when p_callback is not null then 'callback' else 'owner' end);
   end if;
   if p_callback ? 'batch' then
     perform holdfast.raise_error('HF004', 'The callback of a batch cannot be a member of a batch.', 'callback');
   end if;
-  begin
-    perform holdfast.submit_for_owner(p_owner, p_callback);
-    raise exception using errcode = 'HF999', message = 'The callback is valid.';
-  exception when sqlstate 'HF999' then
-    null; -- the submitted job is rolled back
-  end;
+  if p_callback is not null then
+    perform holdfast.validate_job_request(p_callback, coalesce(v_user, p_owner), 'callback');
+  end if;
+  if v_user is not null then
+    perform holdfast.check_batch_count(v_user, holdfast.get_user_job_limit());
+  end if;
+  insert into holdfast.batches (id, name, owner, callback)
+  values (v_id, holdfast.check_text(p_name, 'name', 800), holdfast.check_owner(coalesce(v_user, p_owner)), p_callback);
+  return v_id;
+end $$;
+
+-- Raise HF006 when the owner already has p_max_unfinished batches that are open or have unfinished jobs.
+create or replace function holdfast.check_batch_count(p_owner text, p_max_unfinished integer) returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_unfinished bigint;
+begin
+  perform holdfast.lock_job_count(p_owner);
+  select count(*) into v_unfinished from (
+    select from holdfast.batches b where b.owner = p_owner and b.finished_at is null limit p_max_unfinished) as unfinished;
+  if v_unfinished >= p_max_unfinished then
+    perform holdfast.raise_error('HF006', format('You have %s unfinished batches, which is the maximum.', v_unfinished),
+      null, 'Close batches that get no more jobs, and wait until their jobs end.');
+  end if;
 end $$;
 
 -- Add p_count to the number of jobs of an open batch. Raises HF003 if the batch is closed or does not exist.
@@ -86,7 +89,8 @@ create or replace function holdfast.get_batch(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (
-  select to_jsonb(b) - 'callback' || jsonb_build_object('status', holdfast.get_batch_status(b)) from holdfast.batches b
+  select to_jsonb(b) - '{callback,keep_until}'::text[] || jsonb_build_object('status', holdfast.get_batch_status(b))
+  from holdfast.batches b
   where b.id = p_id and b.owner is not distinct from coalesce(holdfast.get_end_user_id(), b.owner));
 end $$;
 
@@ -155,6 +159,10 @@ begin
   update holdfast.batches b set finished_at = p_now, keep_until = p_now + interval '7 days'
   where b.id = p_id and b.closed_at is not null and b.finished_at is null and b.ended >= b.total
   returning * into v_batch;
+  if not found then
+    return;
+  end if;
+  perform holdfast.enqueue_webhooks_for_batch(v_batch);
   if v_batch.callback is not null and v_batch.callback_job is null then
     -- A callback that cannot be submitted must not undo the end of the job that completed the batch.
     perform holdfast.run_isolated('batch callback', 'select holdfast.submit_batch_callbacks($1::uuid[])',
@@ -187,22 +195,6 @@ begin
   return holdfast.run_isolated('batch callback', 'select holdfast.submit_batch_callbacks($1::uuid[])', array(
     select p.subject from holdfast.maintenance_problems p where p.kind = 'batch callback' and p.retry_at <= p_now
     order by p.retry_at limit p_limit), p_now);
-end $$;
-
--- Submit a job that the engine itself creates for an owner.
-create or replace function holdfast.submit_for_owner(p_owner text, p_job jsonb) returns jsonb
-language plpgsql set search_path = '' as $$
-declare
-  v_id uuid := holdfast.new_id();
-  v_now timestamptz := holdfast.now();
-begin
-  perform pg_current_xact_id();
-  if p_job ? 'tasks' then
-    perform holdfast.insert_graph_job(v_id, p_job, p_owner, v_now);
-  else
-    perform holdfast.insert_single_task_job(v_id, p_job, null, p_owner, v_now);
-  end if;
-  return jsonb_build_object('id', v_id);
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'open_batch', 'close_batch', 'get_batch');

@@ -123,4 +123,4 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'cancel_job', 'cancel_task', 'cancel_jobs');
 call holdfast.grant_execute('service_role', 'cancel_job', 'cancel_task', 'cancel_jobs');
-call holdfast.grant_execute('authenticated', 'cancel_job', 'cancel_task', 'cancel_jobs');
+call holdfast.grant_execute('authenticated', 'cancel_job', 'cancel_jobs');

@@ -82,7 +82,7 @@ begin
 end $$;
 
 -- Open a cursor on jobs of several tasks that match a filter, with the same columns as open_cancel_task_cursor.
-create or replace function holdfast.open_cancel_job_cursor(p_filter jsonb, p_owner text, p_from jsonb) returns refcursor
+create or replace function holdfast.open_cursor_on_jobs_to_cancel(p_filter jsonb, p_owner text, p_from jsonb) returns refcursor
 language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_custom_plan set enable_seqscan = off
   set enable_bitmapscan = off as $$
 declare
@@ -110,7 +110,7 @@ create or replace function holdfast.find_jobs_to_cancel(p_source text, p_filter 
   out ids uuid[], out rows_read integer, out next jsonb)
 language plpgsql set search_path = '' as $$
 declare
-  v_cursor refcursor := case p_source when 'jobs' then holdfast.open_cancel_job_cursor(p_filter, p_owner, p_from)
+  v_cursor refcursor := case p_source when 'jobs' then holdfast.open_cursor_on_jobs_to_cancel(p_filter, p_owner, p_from)
     else holdfast.open_cancel_task_cursor(p_source, p_filter, p_owner, p_from) end;
   v_id uuid;
   v_matches boolean;

@@ -152,6 +152,7 @@ begin
   insert into holdfast.events (job_id, seq, at, keep_until, owner, kind, body)
   values (v_job.id, v_job.event_seq, p_now, p_now + interval '7 days', v_job.owner, 'job',
     jsonb_build_object('status', v_job.status, 'percent', v_job.percent));
+  perform holdfast.enqueue_webhooks_for_job(v_job);
   return jsonb_build_array(jsonb_build_object('id', v_job.id, 'owner', v_job.owner,
     'unique_key', v_job.unique_key, 'batch_id', v_job.batch_id, 'status', v_job.status));
 end $$;

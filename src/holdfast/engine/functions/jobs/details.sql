@@ -64,7 +64,7 @@ begin
       and (p_user is null or h.owner = p_user)));
 end $$;
 
--- Return a job with its tasks, or null. The output of a job of several tasks is that of the submitted task if that task
+-- Return a job with its tasks, or null; users see the view of access/user_views.sql. The output of a job of several tasks is that of the submitted task if that task
 -- added the others; otherwise that of the only task that nothing depends on, if there is exactly one.
 create or replace function holdfast.get_job(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
@@ -73,6 +73,7 @@ declare
   v_job holdfast.jobs;
   v_task holdfast.all_tasks;
   v_tasks jsonb;
+  v_view jsonb;
 begin
   select * into v_job from holdfast.jobs j where j.id = p_id and (v_user is null or j.owner = v_user);
   if found then
@@ -80,7 +81,9 @@ begin
     from holdfast.all_tasks t where t.id in (
       select i.id from holdfast.tasks i where i.job_id = p_id union all select h.id from holdfast.history h
         where h.job_id = p_id);
-    return holdfast.job_to_json(v_job) || jsonb_build_object('tasks', v_tasks, 'output', holdfast.get_job_output(p_id));
+    v_view := holdfast.job_to_json(v_job)
+      || jsonb_build_object('tasks', v_tasks, 'output', holdfast.get_job_output(p_id));
+    return case when v_user is null then v_view else holdfast.redact_job(v_view) end;
   end if;
   select * into v_task from holdfast.all_tasks t
   where t.id = p_id and t.single and (v_user is null or t.owner = v_user) order by t.finished_at desc nulls first
@@ -88,8 +91,9 @@ begin
   if not found then
     return null;
   end if;
-  return holdfast.single_task_to_job_json(v_task) || jsonb_build_object(
+  v_view := holdfast.single_task_to_job_json(v_task) || jsonb_build_object(
     'tasks', jsonb_build_array(holdfast.task_to_json(v_task)), 'output', v_task.output);
+  return case when v_user is null then v_view else holdfast.redact_job(v_view) end;
 end $$;
 
 -- Return the output of a job of several tasks, as described at get_job.

@@ -19,7 +19,7 @@ begin
 end $$;
 
 -- Move ended tasks to the history. `p_status` is the status of the job for tasks of a graph, so that all of them are
--- kept for the same time.
+-- kept for the same time, and null for jobs of one task.
 create or replace function holdfast.archive_tasks(p_ids uuid[], p_status text) returns void
 language plpgsql volatile set search_path = '' set plan_cache_mode = force_generic_plan set jit = off as $$
 begin
@@ -38,6 +38,9 @@ begin
       g.percent,
     g.phase, g.message, g.event_seq, g.labels, g.batch_id
   from deleted g join holdfast.lanes l on l.id = g.lane_id;
+  if p_status is null and exists (select from holdfast.webhooks) then
+    perform holdfast.enqueue_webhooks_for_tasks(p_ids);
+  end if;
 end $$;
 
 -- Move the tasks of ended jobs to the history. Jobs stay for one minute, so that a retry at once finds them in place.

@@ -86,12 +86,18 @@ declare
   v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
   v_page record;
   v_more boolean;
+  v_rows jsonb;
 begin
   select * into v_page from holdfast.find_filtered_job_ids(coalesce(p_filter, '{}'),
     coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), v_limit,
     least(greatest(coalesce(p_max_scanned, 100000), 100), 1000000));
   v_more := cardinality(v_page.ids) > v_limit;
-  return jsonb_build_object('rows', holdfast.jobs_to_json(v_page.ids[1 : v_limit]),
+  v_rows := holdfast.jobs_to_json(v_page.ids[1 : v_limit]);
+  if holdfast.get_end_user_id() is not null then
+    v_rows := (select coalesce(jsonb_agg(holdfast.redact_job(r.body) order by r.n), '[]')
+      from jsonb_array_elements(v_rows) with ordinality as r (body, n));
+  end if;
+  return jsonb_build_object('rows', v_rows,
     'next', case when v_more then v_page.ids[v_limit] else v_page.floor end, 'truncated', not v_more
       and v_page.floor is not null);
 end $$;
@@ -153,4 +159,4 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
 call holdfast.grant_execute('service_role', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
-call holdfast.grant_execute('authenticated', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
+call holdfast.grant_execute('authenticated', 'list_jobs', 'list_jobs_page');

@@ -80,4 +80,3 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'write_logs', 'read_logs');
 call holdfast.grant_execute('service_role', 'write_logs', 'read_logs');
-call holdfast.grant_execute('authenticated', 'read_logs');

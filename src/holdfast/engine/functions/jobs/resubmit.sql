@@ -52,4 +52,3 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'build_job_resubmission');
 call holdfast.grant_execute('service_role', 'build_job_resubmission');
-call holdfast.grant_execute('authenticated', 'build_job_resubmission');

@@ -16,6 +16,10 @@ begin
   if not holdfast.can_user_see_job(p_id, v_user) then
     perform holdfast.raise_error('HF002', format('Job %s does not exist.', p_id), 'id');
   end if;
+  if v_user is not null then
+    perform holdfast.lock_job_count(v_user);
+    perform holdfast.check_job_count(v_user, holdfast.get_user_job_limit(), p_id);
+  end if;
   perform pg_current_xact_id();
   select j.status, j.batch_id, j.finished_at is not null as ended into v_before from holdfast.jobs j
     where j.id = p_id for update;

@@ -26,10 +26,8 @@ begin
     perform holdfast.raise_error('HF004', 'A job must be a JSON object.', 'job');
   end if;
   if v_user is not null then
-    if p_job ->> 'owner' <> v_user then
-      perform holdfast.raise_error('HF005', 'You can submit jobs only for yourself.', 'owner');
-    end if;
-    perform holdfast.check_user_may_submit_types(p_job);
+    perform holdfast.check_user_submission(p_job, v_user);
+    perform holdfast.lock_job_count(v_user);
   end if;
   if p_job ? 'check' then
     if p_job -> 'check' = 'true' then
@@ -52,6 +50,11 @@ begin
     return jsonb_build_object('id', v_existing, 'created', false, 'status',
       coalesce(holdfast.get_job_status(v_existing), 'forgotten'),
       'tasks', holdfast.get_task_ids_by_name(v_existing));
+  end if;
+  if v_user is not null then
+    perform holdfast.check_job_count(v_user, holdfast.get_user_job_limit());
+    p_job := holdfast.add_registered_queues(p_job);
+    v_tasks := p_job -> 'tasks';
   end if;
   if v_owner is not null and exists (select from holdfast.quotas) then
     perform holdfast.charge_daily_job_quota(v_owner, 1, v_now);
@@ -89,7 +92,8 @@ begin
   values (p_id, v_lane, case when v_due <= p_now then nextval('holdfast.task_positions') end,
     greatest(v_due, p_now), case when v_due <= p_now then 'ready' else 'scheduled' end,
     case when pg_column_size(p_task) > 262144 then holdfast.parse_task_args(p_task)
-      else p_task -> 'args' end, p_task ->> 'name', p_owner,
+      else p_task -> 'args' end,
+    case when p_task ? 'name' then holdfast.check_text(p_task ->> 'name', 'name', 200) end, p_owner,
     case when p_task ? 'expires_at' or v_job ? 'expires_at'
       then coalesce(holdfast.parse_time_field(p_task, 'expires_at'), holdfast.parse_time_field(v_job,
         'expires_at')) end,

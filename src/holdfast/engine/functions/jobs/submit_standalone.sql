@@ -15,7 +15,10 @@ begin
     and (p_job -> 'priority' is null or p_job -> 'priority' = 'null'
       or jsonb_typeof(p_job -> 'priority') = 'number' and p_job ->> 'priority' ~ '^-?[0-9]{1,3}$')
     and pg_column_size(p_job) <= 262144 and current_setting('transaction_isolation') = 'read committed'
+    -- A service, as in get_end_user_id. Every other caller takes the path of submit, which refuses or checks it.
     and coalesce(nullif(current_setting('role', true), 'none'), session_user) not in ('anon', 'authenticated')
+    and has_function_privilege(coalesce(nullif(current_setting('role', true), 'none'), session_user),
+      'holdfast.act_for_all_owners()'::regprocedure, 'execute')
       else false end;
 end $$;
 
@@ -59,4 +62,3 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'submit_standalone');
 call holdfast.grant_execute('service_role', 'submit_standalone');
-call holdfast.grant_execute('authenticated', 'submit_standalone');

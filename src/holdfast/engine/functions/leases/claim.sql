@@ -42,6 +42,7 @@ declare
   -- How often one claim continues with the next lanes of its rotations.
   v_max_rounds constant integer := 10;
   v_ask_again_at_once_s constant numeric := 0.001;
+  v_ask_again_soon_s constant numeric := 0.05;
   v_nonce bigint := coalesce(p_nonce, holdfast.new_nonce());
   v_left integer := p_slots;
   v_leased integer;
@@ -63,6 +64,13 @@ declare
   v_has_rotations boolean := p_slots > 0 and exists (select from holdfast.lanes l where l.limit_key is not null
     or l.fair_owner is not null);
 begin
+  -- While limits are counted again, nothing is claimed (limits/limits.sql).
+  if p_slots > 0 and not pg_try_advisory_xact_lock_shared(1213154903, 0) then
+    id := null; header := jsonb_build_object('nonce', v_nonce, 'got', 0, 'lanes', '{}'::jsonb, 'cursors', p_cursors,
+      'next_s', v_ask_again_soon_s);
+    return next;
+    return;
+  end if;
   -- Lanes without a rotation, with the hints that the caller sent.
   for v_lane in select * from holdfast.rank_plain_lanes(p_queues, p_types, p_cursors, p_now) loop
     v_plain_ids := v_plain_ids || v_lane.id;

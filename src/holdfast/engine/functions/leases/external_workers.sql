@@ -35,7 +35,7 @@ begin
 end $$;
 
 -- Record the outcome of one task, or raise HF001 if the lease is stale.
-create or replace function holdfast.finish_one_task(p_id uuid, p_attempt integer, p_nonce bigint, p_outcome text,
+create or replace function holdfast.record_task_outcome(p_id uuid, p_attempt integer, p_nonce bigint, p_outcome text,
   p_body jsonb) returns void
 language plpgsql set search_path = '' as $$
 begin
@@ -84,7 +84,7 @@ begin
     perform holdfast.raise_error('HF004', 'The output is longer than 256 KiB.', 'output',
       'Save it as an artifact and return its key.');
   end if;
-  perform holdfast.finish_one_task(p_task_id, p_attempt, p_nonce, 'succeed', p_output);
+  perform holdfast.record_task_outcome(p_task_id, p_attempt, p_nonce, 'succeed', p_output);
 end $$;
 
 -- Record a failure. The task is retried by its policy unless p_retry is false.
@@ -94,7 +94,7 @@ create or replace function holdfast.fail_task(
     returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.finish_one_task(p_task_id, p_attempt, p_nonce, case when p_retry then 'fail' else 'reject' end,
+  perform holdfast.record_task_outcome(p_task_id, p_attempt, p_nonce, case when p_retry then 'fail' else 'reject' end,
     jsonb_build_object('type', p_type, 'message', p_error, 'traceback', p_traceback, 'retry_after_s', p_retry_after_s));
 end $$;
 
@@ -104,14 +104,14 @@ create or replace function holdfast.snooze_task(p_task_id uuid, p_attempt intege
 returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.finish_one_task(p_task_id, p_attempt, p_nonce, 'snooze', jsonb_build_object('delay_s', p_delay_s));
+  perform holdfast.record_task_outcome(p_task_id, p_attempt, p_nonce, 'snooze', jsonb_build_object('delay_s', p_delay_s));
 end $$;
 
 -- Give a task back so that another worker can claim it at once, without charging an attempt.
 create or replace function holdfast.release_task(p_task_id uuid, p_attempt integer, p_nonce bigint) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  perform holdfast.finish_one_task(p_task_id, p_attempt, p_nonce, 'release', null);
+  perform holdfast.record_task_outcome(p_task_id, p_attempt, p_nonce, 'release', null);
 end $$;
 
 -- Reclaim the tasks of lost workers, as claims also do. Returns the number of tasks.

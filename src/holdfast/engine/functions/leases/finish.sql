@@ -37,6 +37,9 @@ create or replace function holdfast.complete_single_task_jobs(
   out done bigint[], out lanes bigint[], out effects jsonb)
 language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  v_has_limits boolean;
+  v_has_webhooks boolean;
 begin
   with input as materialized (
     select u.id, u.attempt, u.nonce, u.output, u.ord
@@ -68,8 +71,13 @@ begin
   into done, lanes, effects from deleted g;
   -- Checked after the tasks are locked: a rule that is created meanwhile waits for this transaction, or this one
   -- waited for it.
-  if not exists (select from holdfast.limit_rules) then
+  select exists (select from holdfast.limit_rules), exists (select from holdfast.webhooks)
+    into v_has_limits, v_has_webhooks;
+  if not v_has_limits then
     lanes := null;
+  end if;
+  if v_has_webhooks then
+    perform holdfast.enqueue_webhooks_for_tasks(array(select p_ids[n] from unnest(done) as n));
   end if;
   effects := case when effects is null then '[]' else holdfast.emit_task_end_events(effects, p_now) end;
 end $$;

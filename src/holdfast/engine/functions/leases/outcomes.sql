@@ -29,7 +29,7 @@ begin
   if p_outcome = 'limited' then
     effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'key',
       p_body ->> 'key', 'paused_until',
-      p_now + coalesce(holdfast.parse_delay_seconds(p_body, 'retry_after_s'), 1) * interval '1 second'));
+      p_now + coalesce(holdfast.read_outcome_delay_s(p_body, 'retry_after_s'), 1) * interval '1 second'));
   end if;
   if p_outcome = 'succeed' and p_task.has_staged_files then
     effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_object('files', true, 'id', p_task.id,
@@ -118,7 +118,7 @@ end $$;
 
 -- Return a delay of an outcome in seconds. An invalid value counts as missing, because recording an outcome must not
 -- fail.
-create or replace function holdfast.parse_delay_seconds(p_body jsonb, p_field text) returns double precision
+create or replace function holdfast.read_outcome_delay_s(p_body jsonb, p_field text) returns double precision
 language plpgsql immutable set search_path = '' as $$
 begin
   return case when jsonb_typeof(p_body -> p_field) = 'number'
@@ -135,7 +135,7 @@ declare
   v_max_prompt_returns constant integer := 9; -- later losses in a row wait, longer each time
   v_losses integer := case p_outcome when 'lost' then coalesce(p_task.losses, 0) + 1 when 'release' then p_task.losses
     end;
-  v_requested_s double precision := holdfast.parse_delay_seconds(p_body, case when p_outcome = 'snooze' then 'delay_s'
+  v_requested_s double precision := holdfast.read_outcome_delay_s(p_body, case when p_outcome = 'snooze' then 'delay_s'
     else 'retry_after_s' end);
   v_delay interval := case p_outcome
     when 'fail' then holdfast.compute_retry_delay(p_policy, p_task.failures, v_requested_s)

@@ -92,12 +92,27 @@ begin
   update holdfast.workers w set sleeping = false, stopped_at = holdfast.now() where w.name = p_worker;
 end $$;
 
--- Record that a worker process died. The process that renews its leases calls this.
-create or replace function holdfast.mark_worker_lost(p_worker text) returns void
+-- Record that a worker process died, and return the time. The process that renews its leases calls this.
+create or replace function holdfast.mark_worker_lost(p_worker text) returns timestamptz
 language plpgsql security definer set search_path = '' as $$
+declare
+  v_now timestamptz := holdfast.now();
 begin
-  update holdfast.workers w set sleeping = false, stopped_at = holdfast.now(), lost = true where w.name = p_worker
+  update holdfast.workers w set sleeping = false, stopped_at = v_now, lost = true where w.name = p_worker
     and w.stopped_at is null;
+  return v_now;
+end $$;
+
+-- Release the tasks that a dead worker still holds: those of claims that were running when it died. Claims that began
+-- after p_died_at are those of a worker that has taken over the name. Returns the number of released claims.
+create or replace function holdfast.release_tasks_of_lost_worker(p_worker text, p_died_at timestamptz) returns integer
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_nonces bigint[] := array(
+    select distinct t.nonce from holdfast.workers w join holdfast.tasks t on t.worker_id = w.id
+    where w.name = p_worker and t.status = 'running' and t.started_at <= p_died_at);
+begin
+  return cardinality(holdfast.release_unreceived_tasks(p_worker, v_nonces));
 end $$;
 
 -- Tell a worker to drain or to stop; null withdraws the command. Returns whether the worker is alive.
@@ -123,6 +138,6 @@ begin
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'list_workers', 'list_running_tasks_of_worker', 'heartbeat_worker',
-  'mark_worker_stopped', 'mark_worker_lost');
+  'mark_worker_stopped', 'mark_worker_lost', 'release_tasks_of_lost_worker');
 call holdfast.grant_execute('service_role', 'list_workers', 'list_running_tasks_of_worker', 'heartbeat_worker',
-  'mark_worker_stopped', 'mark_worker_lost', 'set_worker_command');
+  'mark_worker_stopped', 'mark_worker_lost', 'release_tasks_of_lost_worker', 'set_worker_command');

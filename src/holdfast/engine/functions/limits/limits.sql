@@ -2,9 +2,14 @@
 --
 -- A rule is what a person sets. Its counters are rows of `limit_counters`: one for the rule, or one per key. Each
 -- lane stores the ids of the counters that apply to it. A claim locks the counters of a lane, leases no more tasks
--- than they allow, and adds the tasks in the same transaction; whatever ends a lease subtracts (counters.sql). When
--- the set of rules changes, all work is stopped for a moment and the counters are computed again from the existing
--- leases: counters are never trusted across a change.
+-- than they allow, and adds the tasks in the same transaction; whatever ends a lease subtracts (counters.sql).
+--
+-- When the set of rules changes, the counters are computed again from the existing leases: counters are never trusted
+-- across a change. Nothing may be leased or ended uncounted meanwhile, and no table is locked for it: a lock on a
+-- table would wait for readers such as pg_dump, and everybody else would wait behind it. Instead, `lock_all_leases`
+-- takes an advisory lock that every claim shares, and the rows of the running tasks. A claim that does not get its
+-- share claims nothing and asks again soon. Whatever ends a lease waits for the row of its task, and reads the
+-- counters of its lane only after that.
 
 -- Create or change a limit.
 create or replace function holdfast.put_limit(
@@ -14,22 +19,26 @@ create or replace function holdfast.put_limit(
 language plpgsql security definer set search_path = '' as $$
 declare
   v_old holdfast.limit_rules;
+  v_applies_elsewhere boolean;
 begin
-  perform holdfast.check_name(p_name, 'name');
+  perform holdfast.check_name(p_name, 'name'), holdfast.check_text(p_queue, 'queue', 200),
+    holdfast.check_text(p_type, 'type', 200), holdfast.check_number(p_max_running, 'max_running', 0, 1000000),
+    holdfast.check_number(p_rate, 'rate', 0.0001, 1000000), holdfast.check_number(p_burst, 'burst', 1, 1000000);
   if p_max_running is null and p_rate is null then
     perform holdfast.raise_error('HF004', 'A limit needs max_running or rate.', 'max_running',
       'Use delete_limit to delete the limit.');
   end if;
-  if p_max_running < 0 or p_rate <= 0 or p_rate > 1e9 or p_burst < 1 or p_burst > 1e9 then
-    perform holdfast.raise_error('HF004',
-      'max_running must be at least 0, rate greater than 0 and burst at least 1.', 'max_running');
-  end if;
   select * into v_old from holdfast.limit_rules r where r.name = p_name;
+  v_applies_elsewhere := (v_old.name, v_old.queue, v_old.type, v_old.per_key)
+    is distinct from (p_name, p_queue, p_type, coalesce(p_per_key, false));
+  if v_applies_elsewhere then
+    perform holdfast.lock_all_leases();
+  end if;
   insert into holdfast.limit_rules (name, queue, type, per_key, max_running, rate, burst)
-  values (p_name, p_queue, p_type, p_per_key, p_max_running, p_rate, p_burst)
+  values (p_name, p_queue, p_type, coalesce(p_per_key, false), p_max_running, p_rate, p_burst)
   on conflict (name) do update set queue = excluded.queue, type = excluded.type, per_key = excluded.per_key,
     max_running = excluded.max_running, rate = excluded.rate, burst = excluded.burst;
-  if (v_old.name, v_old.queue, v_old.type, v_old.per_key) is distinct from (p_name, p_queue, p_type, p_per_key) then
+  if v_applies_elsewhere then
     perform holdfast.recount_limits();
   end if;
   perform holdfast.wake_workers(array(select l.id from holdfast.lanes l where l.limit_ids is not null));
@@ -39,6 +48,10 @@ end $$;
 create or replace function holdfast.delete_limit(p_name text) returns boolean
 language plpgsql security definer set search_path = '' as $$
 begin
+  if not exists (select from holdfast.limit_rules r where r.name = p_name) then
+    return false;
+  end if;
+  perform holdfast.lock_all_leases();
   delete from holdfast.limit_rules r where r.name = p_name;
   if not found then
     return false;
@@ -79,12 +92,32 @@ begin
   from holdfast.limit_counters c order by c.id;
 end $$;
 
--- Assign limit counters to all lanes and count the leases again. The lock waits for every claim in progress, and a
--- later claim reads the lanes only after it has locked the tasks: no task is leased without being counted.
-create or replace function holdfast.recount_limits() returns void
-language plpgsql set search_path = '' set lock_timeout = '10s' as $$
+-- Lock all leases until the end of the transaction: nothing is claimed, and no lease ends. Each try waits for a tenth
+-- of a second and then lets the others go on, so that a transaction that holds a lease for long delays nobody else.
+-- Raise 55P03 after five seconds. The rows are locked in the order of leases/leases.sql.
+create or replace function holdfast.lock_all_leases() returns void
+language plpgsql set search_path = '' set lock_timeout = '100ms' as $$
+declare
+  v_max_tries constant integer := 25;
+  v_pause_s constant double precision := 0.1;
 begin
-  lock table holdfast.tasks in access exclusive mode;
+  for v_try in 1 .. v_max_tries loop
+    begin
+      perform pg_advisory_xact_lock(1213154903, 0);
+      perform from holdfast.tasks t where t.status = 'running' order by t.job_id is not null, t.id for update;
+      return;
+    exception when lock_not_available or deadlock_detected then
+      perform pg_sleep(v_pause_s); -- the locks of this try are released
+    end;
+  end loop;
+  perform holdfast.raise_error('55P03', 'A transaction has locked a running task for five seconds.', null,
+    'Try again when it has ended.');
+end $$;
+
+-- Assign limit counters to all lanes and count the leases again. The caller has called lock_all_leases.
+create or replace function holdfast.recount_limits() returns void
+language plpgsql set search_path = '' set lock_timeout = '5s' as $$
+begin
   update holdfast.lanes l set limit_ids = n.ids, limits_assigned = true
   from (select i.id, holdfast.find_or_create_limit_counters(i.queue, i.type, i.limit_key) as ids
     from holdfast.lanes i) as n

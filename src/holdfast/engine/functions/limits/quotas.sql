@@ -24,8 +24,8 @@ begin
   if least(p_bytes, p_files, p_operations) < 0 then
     perform holdfast.raise_error('HF004', 'A quota cannot be negative.', 'quota');
   end if;
-  insert into holdfast.quotas (owner, bytes, files, operations) values (coalesce(p_owner, ''), p_bytes, p_files,
-    p_operations)
+  insert into holdfast.quotas (owner, bytes, files, operations) values (coalesce(holdfast.check_owner(p_owner), ''),
+    p_bytes, p_files, p_operations)
   on conflict (owner) do update set bytes = excluded.bytes, files = excluded.files, operations = excluded.operations;
 end $$;
 

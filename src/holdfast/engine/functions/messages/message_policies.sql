@@ -35,6 +35,11 @@ declare
   v_policy holdfast.message_policies;
 begin
   perform holdfast.get_message_table_names(p_queue);
+  -- Consumers compute with these durations after every failure, so none of them may overflow.
+  if greatest(p_vt, p_backoff, p_backoff_cap) > interval '1 year' or p_archive_retention > interval '100 years' then
+    raise exception 'vt, backoff and backoff_cap must be at most 1 year, and archive_retention at most 100 years.'
+      using errcode = 'HF004', column = 'backoff', hint = 'Choose shorter durations.';
+  end if;
   if lower(p_dead_letter_queue) = lower(p_queue) then
     raise exception 'A queue cannot be its own dead-letter queue.'
       using errcode = 'HF004', column = 'dead_letter_queue', hint = 'Choose another queue.';

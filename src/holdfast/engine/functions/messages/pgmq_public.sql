@@ -23,7 +23,9 @@ begin
       ) returns setof bigint language plpgsql set search_path = ''
       as $f$ begin return query select * from pgmq.send_batch(queue_name, messages, sleep_seconds); end $f$;
 
-      create or replace function pgmq_public.read(queue_name text, sleep_seconds integer, n integer)
+      create or replace function pgmq_public.read(
+        queue_name text, sleep_seconds integer default 30, n integer default 1
+      )
       returns setof pgmq.message_record language plpgsql set search_path = ''
       as $f$ begin return query select * from pgmq.read(queue_name, sleep_seconds, n); end $f$;
 
@@ -68,9 +70,13 @@ begin
       execute format('grant all on all tables in schema pgmq to %I', v_role);
       execute format('alter default privileges in schema pgmq grant all on tables to %I', v_role);
     end if;
-    if v_role <> 'postgres' then
+    if v_role in ('service_role', 'holdfast_worker') then
       execute format('grant usage, select, update on all sequences in schema pgmq to %I', v_role);
       execute format('alter default privileges in schema pgmq grant usage, select, update on sequences to %I', v_role);
+    elsif v_role in ('anon', 'authenticated') and not holdfast.is_provided_by_extension('pgmq') then
+      -- With setval, a user could make every send fail. Supabase grants that right, and so did earlier versions.
+      execute format('revoke all on all sequences in schema pgmq from %I', v_role);
+      execute format('alter default privileges in schema pgmq revoke all on sequences from %I', v_role);
     end if;
   end loop;
 end

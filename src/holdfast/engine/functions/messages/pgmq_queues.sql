@@ -130,14 +130,12 @@ begin
 end
 $$;
 
--- Grant the sequences of a queue table.
+-- Grant the sequences of a queue table. Users may read the one with the ids, for metrics, and change none: sending
+-- needs no right on it, and roles that see only part of the rows do not use the read hints.
 create or replace function pgmq._grant_sequences(p_table regclass) returns void
 language plpgsql set search_path = ''
 as $$
 declare
-  v_queue text := (select substr(relname, 3) from pg_catalog.pg_class where oid = p_table);
-  v_hints regclass[] := array(
-    select to_regclass(format('pgmq.%I', letter || '_' || v_queue)) from unnest(array['c', 'f', 'z']) letter);
   v_sequence regclass;
   v_role text;
 begin
@@ -149,13 +147,17 @@ begin
   loop
     execute format('grant select on sequence %s to pg_monitor', v_sequence);
     for v_role in
-      select rolname from pg_catalog.pg_roles where rolname in ('anon', 'authenticated', 'service_role',
-        'holdfast_worker')
+      select rolname from pg_catalog.pg_roles where rolname in ('service_role', 'holdfast_worker')
     loop
-      -- Roles that see only part of the rows do not use hints, and must not change them for others.
-      execute format(case when v_role in ('anon', 'authenticated') and v_sequence = any (v_hints)
-        then 'revoke all on sequence %s from %I' else 'grant usage, select, update on sequence %s to %I' end,
-        v_sequence, v_role);
+      execute format('grant usage, select, update on sequence %s to %I', v_sequence, v_role);
+    end loop;
+    for v_role in
+      select rolname from pg_catalog.pg_roles where rolname in ('anon', 'authenticated')
+    loop
+      execute format('revoke all on sequence %s from %I', v_sequence, v_role);
+      if v_sequence = pgmq._get_id_sequence(p_table) then
+        execute format('grant select on sequence %s to %I', v_sequence, v_role);
+      end if;
     end loop;
   end loop;
 end
@@ -232,8 +234,9 @@ create or replace function pgmq.create_unlogged(queue_name text) returns void
 language sql set search_path = ''
 as $$ select pgmq._create_queue(queue_name, true) $$;
 
+-- The drop waits for readers of the queue for at most two seconds: whoever uses the queue waits behind it.
 create or replace function pgmq.drop_queue(queue_name text) returns boolean
-language plpgsql set search_path = ''
+language plpgsql set search_path = '' set lock_timeout = '2s'
 as $$
 declare
   v_queue alias for $1;
@@ -270,10 +273,16 @@ declare
   v_table regclass := pgmq._get_queue_table(queue_name, 'q');
   v_count bigint;
 begin
-  -- Locked before counting, so that the result is the number of deleted messages.
-  execute format('lock table %s in access exclusive mode', v_table);
-  execute format('select count(*) from %s', v_table) into v_count;
-  execute format('truncate table %s', v_table);
+  -- Locked before counting, so that the result is the number of deleted messages. A truncate is fast, but it needs a
+  -- lock that no reader shares; it does not wait for it, because everybody else would wait behind it.
+  begin
+    execute format('lock table %s in access exclusive mode nowait', v_table);
+    execute format('select count(*) from %s', v_table) into v_count;
+    execute format('truncate table %s', v_table);
+  exception when lock_not_available then
+    execute format('delete from %s', v_table);
+    get diagnostics v_count = row_count;
+  end;
   return v_count;
 end
 $$;

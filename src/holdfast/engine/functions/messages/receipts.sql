@@ -189,7 +189,7 @@ begin
   execute format(
     'with moved as (
        update %s m
-          set vt = $3 + least($4, $5 * power(2, least(greatest(m.read_ct, 1), 40) - 1)) * (0.9 + 0.2 * random())
+          set vt = $3 + least($4, $5 * power(2, least(greatest(m.read_ct, 1), 27) - 1)) * (0.9 + 0.2 * random())
         where %s returning m.msg_id, m.vt, m.enqueued_at, m.read_ct)
      select coalesce(jsonb_agg(to_jsonb(moved) order by msg_id), ''[]'') from moved',
     (holdfast.get_message_table_names(p_queue)).p_messages, holdfast.build_receipt_condition())

@@ -7,7 +7,7 @@
 -- calls it, and a dashboard may.
 
 -- Return the query restricted to the states that the action can change, unless the query names states itself.
-create or replace function holdfast.build_bulk_action_query(p_verb text, p_query jsonb) returns jsonb
+create or replace function holdfast.restrict_query_to_changeable_jobs(p_verb text, p_query jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
   if p_verb is null or p_verb not in ('retry', 'cancel') then
@@ -23,7 +23,7 @@ end $$;
 create or replace function holdfast.preview_bulk_action(p_verb text, p_query jsonb) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return holdfast.count_jobs(holdfast.build_bulk_action_query(p_verb, p_query), 100000, 1000000);
+  return holdfast.count_jobs(holdfast.restrict_query_to_changeable_jobs(p_verb, p_query), 100000, 1000000);
 end $$;
 
 -- Start a bulk action on all jobs that match the query, and return its id. Options: {stage_sizes: [10, 100],
@@ -33,7 +33,7 @@ create or replace function holdfast.start_bulk_action(
 language plpgsql security definer set search_path = '' as $$
 declare
   v_id uuid := holdfast.new_id();
-  v_query jsonb := holdfast.build_bulk_action_query(p_verb, p_query);
+  v_query jsonb := holdfast.restrict_query_to_changeable_jobs(p_verb, p_query);
   v_max_rows integer := coalesce(holdfast.parse_number_field(p_options, 'limit', 1, 100000), 100000);
   v_total bigint;
 begin

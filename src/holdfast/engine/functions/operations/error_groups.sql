@@ -62,7 +62,7 @@ begin
   ) as g order by g.last_at desc limit least(greatest(p_limit, 1), 1000);
 end $$;
 
--- Summarize the newest attempts of a cause: the error, task types, workers, versions and the number of jobs.
+-- Summarize the newest attempts of a cause: the error and its job, task types, workers, versions and the number of jobs.
 create or replace function holdfast.summarize_error_group(p_cause text, p_since timestamptz, p_owner text) returns jsonb
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
 declare
@@ -76,7 +76,7 @@ declare
   v_workers bigint[] := array(select distinct n.worker_id from unnest(v_newest) as n);
 begin
   return jsonb_build_object('type', v_newest[1].error_type, 'message', v_newest[1].message,
-    'jobs', (select count(distinct n.job_id) from unnest(v_newest) as n), 'jobs_exact', cardinality(v_newest) < 500,
+    'newest_job', v_newest[1].job_id, 'jobs', (select count(distinct n.job_id) from unnest(v_newest) as n), 'jobs_exact', cardinality(v_newest) < 500,
     'tasks', (select array_agg(distinct t.type) from holdfast.all_tasks t where t.id = any (v_tasks)),
     'queues', (select array_agg(distinct t.queue) from holdfast.all_tasks t where t.id = any (v_tasks)),
     'workers', (select array_agg(distinct w.name) from holdfast.workers w where w.id = any (v_workers)),

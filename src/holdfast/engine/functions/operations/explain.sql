@@ -1,19 +1,29 @@
 -- Explain: why a task is not running, its failed attempts, and queue metrics. Every result is bounded.
 
--- Return why a task is not running, or why it ended: {status, queue, type, attempt, reasons: [{reason, ...}]}.
+-- Return why a task is not running, or why it ended: {status, queue, type, attempt, reasons: [{reason, ...}]}. Users see
+-- the view of access/user_views.sql.
 create or replace function holdfast.explain_task(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 declare
   v_user text := holdfast.get_end_user_id();
+  v_explanation jsonb := holdfast.explain_task_for_owner(p_id, v_user);
+begin
+  return case when v_user is null then v_explanation else holdfast.redact_explanation(v_explanation) end;
+end $$;
+
+-- Return the explanation of a task with all details. With p_user, tasks of other owners do not exist.
+create or replace function holdfast.explain_task_for_owner(p_id uuid, p_user text) returns jsonb
+language plpgsql stable set search_path = '' as $$
+declare
   v_now timestamptz := holdfast.now();
   v_task holdfast.tasks;
   v_lane holdfast.lanes;
   v_ended record;
 begin
-  select * into v_task from holdfast.tasks t where t.id = p_id and (v_user is null or t.owner = v_user);
+  select * into v_task from holdfast.tasks t where t.id = p_id and (p_user is null or t.owner = p_user);
   if not found then
     select h.status, h.finished_at, h.error into v_ended from holdfast.history h
-    where h.id = p_id and (v_user is null or h.owner = v_user) order by h.finished_at desc limit 1;
+    where h.id = p_id and (p_user is null or h.owner = p_user) order by h.finished_at desc limit 1;
     if not found then
       perform holdfast.raise_error('HF002', format('Task %s does not exist.', p_id), 'id',
         'Its transaction may not be committed yet, or its retention has ended.');
@@ -153,7 +163,8 @@ begin
         limit 100) as c));
 end $$;
 
--- List the attempts of a task that did not succeed, oldest first.
+-- List the attempts of a task that did not succeed, oldest first. Users see neither the worker nor the traceback, and
+-- the message of an internal error is replaced.
 create or replace function holdfast.list_task_attempts(p_task_id uuid)
 returns table (attempt integer, outcome text, worker text, started_at timestamptz, ended_at timestamptz,
   error_type text, message text,
@@ -163,10 +174,13 @@ declare
   v_user text := holdfast.get_end_user_id();
 begin
   return query
-  select a.attempt, a.outcome, (select w.name from holdfast.workers w where w.id = a.worker_id), a.started_at,
-    a.ended_at, a.error_type,
-    a.message, a.traceback, a.fingerprint
+  select a.attempt, a.outcome, (select w.name from holdfast.workers w where w.id = a.worker_id and v_user is null),
+    a.started_at, a.ended_at, case when v_user is null then a.error_type else e.view ->> 'type' end,
+    case when v_user is null then a.message else e.view ->> 'message' end,
+    case when v_user is null then a.traceback end, case when v_user is null then a.fingerprint end
   from holdfast.attempts a
+  cross join lateral (select case when v_user is not null and a.error_type <> '' then holdfast.redact_error(
+    jsonb_build_object('type', a.error_type, 'message', a.message)) end as view) as e
   where a.task_id = p_task_id and (v_user is null or a.owner = v_user)
   order by a.attempt limit 1000;
 end $$;

@@ -69,12 +69,14 @@ begin
         and (v.not_ids is null or t.id <> all (v.not_ids))
         and (v.workers is null or t.worker_id = any (v.workers))
         and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
-        and (v.errors is null or holdfast.error_matches_search(t.error, v.errors))
-        and (v.not_errors is null or not holdfast.error_matches_search(t.error, v.not_errors))
+        and (v.errors is null or holdfast.error_matches_search(t.error - v.hidden_error_fields, v.errors))
+        and (v.not_errors is null or not holdfast.error_matches_search(t.error - v.hidden_error_fields, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(t.id,
-          (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) ~ all (v.patterns))
+          (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner,
+            t.error - v.hidden_error_fields) ~ all (v.patterns))
         and (v.not_patterns is null or holdfast.build_searchable_text(t.id,
-          (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner, t.error) !~ all (v.not_patterns))
+          (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner,
+            t.error - v.hidden_error_fields) !~ all (v.not_patterns))
         and (v.args_any is null or t.args @> any (v.args_any))
         and (v.not_args is null or (t.args @> any (v.not_args)) is not true)
         and (v.result_any is null or t.output @> any (v.result_any))
@@ -107,13 +109,14 @@ begin
         and (v.not_ids is null or h.id <> all (v.not_ids))
         and (v.workers is null or h.worker_id = any (v.workers))
         and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
-        and (v.errors is null or holdfast.error_matches_search(h.error, v.errors))
-        and (v.not_errors is null or not holdfast.error_matches_search(h.error, v.not_errors))
+        and (v.errors is null or holdfast.error_matches_search(h.error - v.hidden_error_fields, v.errors))
+        and (v.not_errors is null or not holdfast.error_matches_search(h.error - v.hidden_error_fields, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(h.id,
-          (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner, h.error) ~ all (v.patterns))
+          (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner,
+            h.error - v.hidden_error_fields) ~ all (v.patterns))
         and (v.not_patterns is null or holdfast.build_searchable_text(h.id,
           (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner,
-            h.error) !~ all (v.not_patterns))
+            h.error - v.hidden_error_fields) !~ all (v.not_patterns))
         and (v.args_any is null or h.args @> any (v.args_any))
         and (v.not_args is null or (h.args @> any (v.not_args)) is not true)
         and (v.result_any is null or h.output @> any (v.result_any))
@@ -157,11 +160,13 @@ begin
         and (v.result is null or j.output @> v.result
           or exists (select from holdfast.tasks t where t.job_id = j.id and t.output @> v.result)
           or exists (select from holdfast.history h where h.job_id = j.id and h.output @> v.result))
-        and (v.errors is null or holdfast.job_error_matches_search(j.id, j.error, v.errors))
-        and (v.not_errors is null or not holdfast.job_error_matches_search(j.id, j.error, v.not_errors))
-        and (v.patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner, j.error) ~ all (v.patterns))
+        and (v.errors is null or holdfast.job_error_matches_search(j.id, j.error, v.errors, v.hidden_error_fields))
+        and (v.not_errors is null or not holdfast.job_error_matches_search(j.id, j.error, v.not_errors,
+          v.hidden_error_fields))
+        and (v.patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner,
+            j.error - v.hidden_error_fields) ~ all (v.patterns))
         and (v.not_patterns is null or holdfast.build_searchable_text(j.id, j.type, j.owner,
-            j.error) !~ all (v.not_patterns))
+            j.error - v.hidden_error_fields) !~ all (v.not_patterns))
         and ((v.labels_any is null and v.label_names is null) or j.labels @> any (v.labels_any)
           or j.labels ?| v.label_names)
         and (v.not_labels is null or (j.labels @> any (v.not_labels)) is not true)
@@ -215,15 +220,17 @@ begin
     and (p_extra is null or holdfast.matches_repeated_search_fields(p_extra, v_args, v_outputs, p_labels));
 end $$;
 
--- Return whether the error of a job, or of one of its tasks, has one of the searched types or texts.
-create or replace function holdfast.job_error_matches_search(p_job uuid, p_error jsonb, p_words text[]) returns boolean
+-- Return whether the error of a job, or of one of its tasks, has one of the searched types or texts, without the hidden
+-- fields.
+create or replace function holdfast.job_error_matches_search(p_job uuid, p_error jsonb, p_words text[],
+  p_hidden_fields text[]) returns boolean
 language plpgsql stable set search_path = '' as $$
 begin
-  return holdfast.error_matches_search(p_error, p_words)
+  return holdfast.error_matches_search(p_error - p_hidden_fields, p_words)
     or exists (select from holdfast.tasks t where t.job_id = p_job and t.error is not null
-      and holdfast.error_matches_search(t.error, p_words))
+      and holdfast.error_matches_search(t.error - p_hidden_fields, p_words))
     or exists (select from holdfast.history h where h.job_id = p_job and h.error is not null
-      and holdfast.error_matches_search(h.error, p_words));
+      and holdfast.error_matches_search(h.error - p_hidden_fields, p_words));
 end $$;
 
 -- Return a page: {rows, next, truncated, scan}. `next` is p_before of the following page, null at the end. `truncated`
@@ -293,4 +300,3 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'search_jobs', 'count_jobs');
 call holdfast.grant_execute('service_role', 'search_jobs', 'count_jobs');
-call holdfast.grant_execute('authenticated', 'search_jobs', 'count_jobs');

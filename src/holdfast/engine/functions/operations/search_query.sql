@@ -17,7 +17,7 @@ create or replace function holdfast.compile_search_query(
   out label_names text[], out not_labels jsonb[], out not_label_names text[], out min_attempt double precision,
   out max_attempt double precision, out min_wait double precision, out max_wait double precision,
   out min_run double precision, out max_run double precision, out extra jsonb, out unfiltered boolean,
-  out now timestamptz)
+  out hidden_error_fields text[], out now timestamptz)
 language plpgsql stable set search_path = '' as $$
 declare
   v_user text := holdfast.get_end_user_id();
@@ -73,6 +73,8 @@ begin
   extra := nullif(jsonb_strip_nulls(jsonb_build_object('args', nullif((p_query #> '{args,in}') - 0, '[]'),
     'result', nullif((p_query #> '{result,in}') - 0, '[]'), 'labels', nullif((p_query #> '{labels,in}') - 0, '[]'))),
       '{}');
+  -- The message of an error may contain secrets that the caller sees masked. A search must not confirm guesses.
+  hidden_error_fields := case when p_query -> 'skip_error_messages' = 'true' then '{message}' else '{}' end;
   unfiltered := p_query - '{since,until}'::text[] = '{}'
     or (only_failed and p_query - '{since,until,state}'::text[] = '{}');
 end $$;

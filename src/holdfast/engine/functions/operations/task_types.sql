@@ -115,4 +115,3 @@ call holdfast.grant_execute('holdfast_worker', 'register_task_types', 'list_task
   'delete_unseen_task_types', 'validate_task_args');
 call holdfast.grant_execute('service_role', 'register_task_types', 'list_task_types', 'get_task_type',
   'delete_unseen_task_types', 'validate_task_args');
-call holdfast.grant_execute('authenticated', 'validate_task_args');

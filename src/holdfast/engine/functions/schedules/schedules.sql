@@ -14,7 +14,9 @@ declare
   v_old holdfast.schedules;
   v_new holdfast.schedules;
 begin
-  perform holdfast.validate_schedule(p_name, p_job, p_cron, p_every_s, p_missed, p_max_catch_up);
+  perform holdfast.validate_schedule(p_name, p_job, p_cron, p_every_s, p_missed, p_max_catch_up),
+    holdfast.validate_job_request(p_job, coalesce(p_owner, p_job ->> 'owner'), 'job'),
+    holdfast.check_text(p_source, 'source', 200);
   select * into v_old from holdfast.schedules s where s.name = p_name for update;
   insert into holdfast.schedules as s (name, cron, every_s, timezone, missed, max_catch_up, job, owner, source,
     anchor_at, next_at, created_at, changed_at)
@@ -86,9 +88,6 @@ begin
       'The job of a schedule cannot have key, run_at, expires_at or batch: they would be the same for every run.',
         'job',
       'Use unique_key to skip a run while the previous run is still unfinished.');
-  end if;
-  if not p_job ? 'tasks' then
-    perform holdfast.check_name(p_job ->> 'type', 'type');
   end if;
 end $$;
 
@@ -163,7 +162,7 @@ create or replace function holdfast.pause_schedule(p_name text, p_by text defaul
 language plpgsql security definer set search_path = '' as $$
 begin
   perform holdfast.get_schedule_row(p_name);
-  update holdfast.schedules s set paused_at = holdfast.now(), paused_by = coalesce(p_by, session_user)
+  update holdfast.schedules s set paused_at = holdfast.now(), paused_by = coalesce(left(p_by, 200), session_user)
   where s.name = p_name and s.paused_at is null;
   return found;
 end $$;
@@ -227,8 +226,6 @@ begin
   end if;
 end $$;
 
-call holdfast.grant_select('authenticated', 'schedules');
-call holdfast.grant_execute('authenticated', 'list_schedules', 'get_schedule', 'preview_schedule');
 call holdfast.grant_execute('holdfast_worker', 'put_schedule', 'create_schedule', 'list_schedules', 'get_schedule',
   'preview_schedule',
   'pause_schedule', 'resume_schedule', 'delete_schedule', 'register_schedules');

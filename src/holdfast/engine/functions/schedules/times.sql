@@ -144,4 +144,3 @@ end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'list_next_run_times');
 call holdfast.grant_execute('service_role', 'list_next_run_times');
-call holdfast.grant_execute('authenticated', 'list_next_run_times');

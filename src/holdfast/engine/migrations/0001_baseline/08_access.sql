@@ -1,4 +1,4 @@
--- Access: service keys, login links, tickets for event streams, watched jobs and the audit log.
+-- Access: service keys, login links, sessions, tickets for event streams, watched jobs and the audit log.
 
 create table holdfast.service_keys (
   id uuid primary key,
@@ -22,12 +22,32 @@ create table holdfast.login_links (
   used_at timestamptz
 );
 
+-- Who is signed in to the dashboard. The cookie of a session is random; only its hash is stored.
+create table holdfast.dashboard_sessions (
+  id uuid primary key,                       -- shown in lists; it opens nothing
+  hash bytea not null unique check (octet_length(hash) = 32),
+  login text not null check (login in ('key', 'settings_key', 'link')),
+  key_id uuid check ((key_id is not null) = (login = 'key')), -- the service key that opened the session
+  name text not null,
+  role text not null,
+  tenant text,
+  address text,
+  user_agent text,
+  created_at timestamptz not null,
+  last_seen_at timestamptz not null,
+  expires_at timestamptz not null
+);
+create index dashboard_sessions_expiry on holdfast.dashboard_sessions (expires_at);
+
 -- A ticket opens one event stream once; the pass that replaces it lets the same browser reconnect.
 create table holdfast.stream_tickets (
   hash bytea primary key check (octet_length(hash) = 32),
   kind text not null check (kind in ('ticket', 'pass')),
   job_id uuid not null,
-  owner text,
+  issuer text not null check (issuer in ('user', 'key', 'settings_key')), -- what the caller showed for the ticket
+  owner text check ((owner is not null) = (issuer = 'user')),
+  key_id uuid check ((key_id is not null) = (issuer = 'key')),
+  not_after timestamptz,                     -- when the token of the user expires
   expires_at timestamptz not null
 );
 create index stream_tickets_expiry on holdfast.stream_tickets (expires_at);

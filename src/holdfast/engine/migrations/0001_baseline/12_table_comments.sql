@@ -25,6 +25,8 @@ comment on table holdfast.quotas is
   'the maximum use of each owner; the row with an empty owner applies to owners without a row';
 comment on table holdfast.usage is
   'the current use of each owner: stored bytes, stored files and jobs submitted today';
+comment on table holdfast.dashboard_sessions is
+  'sessions of people who are signed in to the dashboard; a session that ended has no row';
 comment on table holdfast.stream_tickets is
   'tickets, which open one event stream once, and passes, which let the same browser reconnect';
 comment on table holdfast.watched_jobs is
