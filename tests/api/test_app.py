@@ -34,6 +34,15 @@ async def test_health_and_readiness(api: httpx.AsyncClient) -> None:
     assert (await api.get("/readyz")).json() == {"status": "ready"}
 
 
+@pytest.mark.parametrize("credential", ["Bearer expired.or.forged", "Basic eA==", "Bearer"])
+async def test_public_routes_ignore_credentials(api: httpx.AsyncClient, credential: str) -> None:
+    """A probe that sends an old token must not restart a healthy process."""
+    for path in ("/healthz", "/readyz", "/api/openapi.json", "/api/docs"):
+        response = await api.get(path, headers={"authorization": credential})
+        assert response.status_code == 200, path
+    assert (await api.get("/api/jobs", headers={"authorization": credential})).status_code == 401
+
+
 async def test_a_service_reads_a_submitted_job(
     api: httpx.AsyncClient, db: Database, settings: Settings
 ) -> None:

@@ -83,6 +83,13 @@ async def test_a_link_downloads_the_file_under_its_name(api: httpx.AsyncClient, 
     assert response.headers["content-disposition"].startswith("inline; ")
 
 
+async def test_a_link_works_beside_an_expired_token(api: httpx.AsyncClient, client: Client) -> None:
+    """The link is the credential: a browser or a client may send another one along."""
+    link = (await api.get(f"/api/artifacts/{(await save_file(client)).id}", headers=ANN)).headers["location"]
+    for headers in (bearer_headers(make_token("ann", exp=1)), bearer_headers("x"), BOB):
+        assert (await api.get(link, headers=headers)).content == CONTENT
+
+
 async def test_active_content_is_never_shown_inline(api: httpx.AsyncClient, client: Client) -> None:
     for name in ("page.html", "drawing.svg", "x.xhtml", "a.js"):
         file = await save_file(client, name, b"<script>alert(1)</script>")

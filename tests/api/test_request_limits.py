@@ -21,6 +21,7 @@ from starlette.routing import Route
 from holdfast import telemetry
 from holdfast.engine.connection import Connection, Database
 from holdfast.server import create_app
+from holdfast.server.api.app import build_openapi_document
 from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.settings import Settings
 
@@ -153,6 +154,11 @@ async def test_other_origins_are_allowed_only_if_configured(db: Database, api_se
         response = await api.options("/api/jobs/start", headers=preflight)
         assert response.headers["access-control-allow-origin"] == "https://app.test"
         assert "access-control-allow-credentials" not in response.headers
+        # Every method of the API can be called from an allowed origin.
+        for path, operations in build_openapi_document()["paths"].items():
+            for method in operations:
+                headers = {**preflight, "access-control-request-method": method.upper()}
+                assert (await api.options(path, headers=headers)).status_code == 200, (method, path)
         other = await api.options("/api/jobs/start", headers={**preflight, "origin": "https://evil.test"})
         assert "access-control-allow-origin" not in other.headers
 

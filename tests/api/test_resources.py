@@ -137,6 +137,7 @@ async def test_metrics_cover_the_database_and_this_process(api: httpx.AsyncClien
     lines = response.text.splitlines()
     assert 'holdfast_queue_ready{queue="q"} 1' in lines
     assert 'holdfast_queue_paused{queue="q"} 1' in lines
+    assert 'holdfast_queue_desired_workers{queue="q"} 0' in lines  # nobody may claim from a paused queue
     assert "holdfast_api_streams 0" in lines
     assert 'holdfast_api_requests_total{method="GET",status="200"} 1' in lines
     assert (await api.get("/metrics")).status_code == 401

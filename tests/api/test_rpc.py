@@ -171,6 +171,10 @@ async function main() {
   out.read = await call('read', { queue_name: queue, sleep_seconds: 30, n: 5 })
   out.archived = await call('archive', { queue_name: queue, message_id: out.sent[0] })
   out.rest = await call('read', { queue_name: queue, sleep_seconds: 30, n: 5 })
+  const payload = { bookmarkId: 456, url: 'https://example.com', userId: 'u', favIcon: null, isImage: false }
+  const bookmark = await call('send', { queue_name: queue, message: payload })
+  out.bookmarks = await call('read', { queue_name: queue, n: 10 })  // without sleep_seconds
+  out.done = await call('archive', { queue_name: queue, message_id: bookmark[0] })
   const absent = { queue_name: 'nothing', message: {} }
   out.wrong = (await client.schema('pgmq_public').rpc('send', absent)).error.code
   const jobs = client.schema('holdfast')
@@ -200,4 +204,6 @@ async def test_supabase_js_sends_reads_and_archives(base: str, mail_queue: str, 
     assert answered["sent"] == [1]
     assert answered["read"][0]["message"] == {"n": 1}
     assert (answered["archived"], answered["rest"]) == (True, [])
+    assert [message["message"]["bookmarkId"] for message in answered["bookmarks"]] == [456]
+    assert answered["done"] is True
     assert (answered["wrong"], answered["seen"]) == ("42P01", "queued")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -13,26 +11,16 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from chromium import CHROMIUM_OPTIONS, find_chromium
 from dashboard_server import DashboardServer
+from hostile_data import create_hostile_data
 from manual_worker import ManualWorker, build_outcome
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from holdfast.engine import artifacts, jobs, queues, saved_views
+from holdfast.engine import jobs
 from holdfast.engine.connection import Connection
 
 AXE_OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 # The dark theme changes only colours.
 DARK_AXE_OPTIONS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
-HOSTILE_TEXTS = [
-    "<script>window.hacked=1</script>",
-    '"><img src=x onerror="window.hacked=1">',
-    "{{ 7 * 7 }}{% raise %}",
-    "</textarea></title></style><svg onload=window.hacked=1>",
-    "javascript:window.hacked=1",
-    "\u202etxt.exe\u2066\u200f",
-    "\u0001\u0007\u001b[31m ﷽ 𒐫",
-    "'; drop table holdfast.jobs; --",
-    "A" * 200_000,  # the longest that fits into a payload with the rest
-]
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +101,7 @@ def list_paths(ids: dict[str, Any]) -> list[str]:
         "/limits",
         "/database",
         "/audit",
+        "/sessions",
         "/settings",
     ]
 
@@ -146,58 +135,10 @@ def test_every_page_is_accessible_in_both_themes_and_sizes(
     assert problems == []
 
 
-async def _create_hostile_data(conn: Connection) -> dict[str, Any]:
-    """Put hostile text into payloads, names, errors, progress messages, files and saved views."""
-    job_ids: list[UUID] = []
-    for text in HOSTILE_TEXTS:
-        name = re.sub(r"[\x01-\x1f]", "", text)[:60]
-        job = await jobs.submit(
-            conn,
-            {
-                "type": name,
-                "queue": name,
-                "owner": name,
-                "labels": {name: text},
-                "args": {name: text, "big": "x" * 1000},
-                "attempts": 1,
-            },
-        )
-        job_ids.append(job.id)
-        manual_worker = ManualWorker(conn, name, [name])
-        (task,) = await manual_worker.claim_tasks(1)
-        progress = json.dumps({str(task.id): {"percent": 50, "phase": text[:200], "message": text[:2000]}})
-        await conn.execute(
-            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
-        )
-        about = {"host": text[:200], "version": text[:50]}
-        await conn.execute("select holdfast.heartbeat_worker($1, $2)", name, json.dumps(about))
-        error = {
-            "type": text[:200],
-            "message": text,
-            "traceback": f'  File "{text}", line 1\n    {text}',
-            "fingerprint": f"x {text}"[:200],
-        }
-        await manual_worker.finish_and_claim([build_outcome(task, "fail", error)])
-        await queues.pause_queue_until(conn, name, None, reason=text[:200], by=name)
-        safe = text.replace("/", "_").replace("\u0001", "").replace("\u0007", "").replace("\u001b", "")[:200]
-        staged = await artifacts.stage_artifact_without_task(
-            conn, {"name": safe, "content_type": "text/html", "job": str(job.id)}
-        )
-        await artifacts.record_artifact_upload(conn, staged.id, None, size=1, sha256="0" * 64, meta={})
-        await conn.execute("select pgmq.send('clips', $1::jsonb)", json.dumps({text: text}))
-        await saved_views.put_saved_view(conn, name, "jobs", text[:500].replace("\0", ""), by="ann")
-    return {
-        "jobs": job_ids,
-        "types": [
-            row["type"] for row in await conn.fetch("select distinct type from holdfast.task_policies")
-        ],
-    }
-
-
 def test_hostile_text_is_shown_as_text(
     dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
 ) -> None:
-    hostile = dashboard.run_query(_create_hostile_data)
+    hostile = dashboard.run_query(create_hostile_data)
     tab = open_tab("admin")
     paths = [*list_paths(dashboard.ids), "/messages?queue=clips&after=12", "/errors?span=7d"]
     for n, job in enumerate(hostile["jobs"]):
@@ -256,18 +197,23 @@ def test_live_updates_keep_selection_and_input(
     expect(page.locator("[data-selected-count]")).to_have_text("1 selected")
 
 
+def set_page_hidden(page: Page, hidden: bool) -> None:
+    """Make the page believe that it became hidden or visible."""
+    script = """hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+      document.dispatchEvent(new Event('visibilitychange')) }"""
+    page.evaluate(script, hidden)
+
+
 def test_hidden_page_has_no_stream_and_resumes(
     dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
 ) -> None:
     page = open_tab("viewer").open(f"{dashboard.base}/queues")
     expect(page.locator("#live-status")).to_have_text("Live")
     assert dashboard.app.live.stream_count >= 1
-    hide = """hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
-      document.dispatchEvent(new Event('visibilitychange')) }"""
-    page.evaluate(hide, True)
+    set_page_hidden(page, True)
     wait_until(lambda: dashboard.app.live.stream_count == 0)
     dashboard.run_query(lambda conn: jobs.submit(conn, {"type": "t", "queue": "while-hidden"}))
-    page.evaluate(hide, False)
+    set_page_hidden(page, False)
     expect(page.locator("#content")).to_contain_text("while-hidden")
     assert dashboard.app.live.stream_count == 1
 
@@ -389,3 +335,21 @@ def test_bulk_action_on_selected_rows(
     page.get_by_role("button", name="Cancel 3 jobs").click()
     expect(page.locator(".page-header .state")).to_have_text("done")
     expect(page.locator("tbody")).to_contain_text("cancelled")
+
+
+def test_open_pages_go_to_the_login_when_their_session_ends(
+    dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
+) -> None:
+    visible, hidden = open_tab("viewer"), open_tab("viewer")
+    visible.open(f"{dashboard.base}/queues")
+    hidden.open(f"{dashboard.base}/queues")
+    for tab in (visible, hidden):
+        expect(tab.page.locator("#live-status")).to_have_text("Live")
+    set_page_hidden(hidden.page, True)
+    dashboard.run_query(lambda conn: conn.execute("select holdfast.end_dashboard_sessions()"))
+    expect(visible.page).to_have_url(f"{dashboard.base}/login?next=%2Fqueues", timeout=60_000)
+    set_page_hidden(hidden.page, False)  # its stream is refused with 401
+    expect(hidden.page).to_have_url(f"{dashboard.base}/login?next=%2Fqueues", timeout=60_000)
+    for tab in (visible, hidden):
+        tab.page.goto("about:blank")
+        tab.messages.clear()  # the browser reports the refused stream, and a hint about the login form

@@ -46,6 +46,7 @@ PAGE_PATHS = [
     "/webhooks",
     "/database",
     "/audit",
+    "/sessions",
     "/settings",
 ]
 JOB_PAGE_SUFFIXES = ["", "?tab=logs", "?tab=files", "?tab=payload", "?tab=events", "?tab=tasks", "/rerun"]
@@ -117,20 +118,21 @@ def get_with_retries(client: httpx.Client, path: str) -> httpx.Response:
 def test_expired_session(dashboard: DashboardServer) -> None:
     """Pages redirect to the login page, actions change nothing, and streams end."""
     job = dashboard.run_query(lambda conn: jobs.submit(conn, {"type": "kept", "queue": "kept"})).id
-    with dashboard.sign_in("operator") as client:
-        session = dashboard.app.site.signer.verify_value("session", client.cookies["holdfast_session"])
-        token = session["token"]
-        expired = dashboard.app.site.signer.sign_value("session", {**session, "expires": time.time() - 1})
-    with httpx.Client(base_url=dashboard.base, cookies={"holdfast_session": expired}, timeout=30) as client:
+    session_id, cookie = dashboard.start_session("operator")
+    expire = "update holdfast.dashboard_sessions set expires_at = holdfast.now() where id = $1"
+    dashboard.run_query(lambda conn: conn.execute(expire, session_id))
+    with httpx.Client(base_url=dashboard.base, cookies={"holdfast_session": cookie}, timeout=30) as client:
         response = client.get(f"/jobs/{job}?tab=events")
         assert response.status_code == 303
         assert response.headers["location"].endswith(f"/login?next=%2Fjobs%2F{job}%3Ftab%3Devents")
         posted = client.post(
-            f"/jobs/{job}/cancel", data={"token": token}, headers={"sec-fetch-site": "same-origin"}
+            f"/jobs/{job}/cancel",
+            data={"token": dashboard.get_form_token(client)},
+            headers={"sec-fetch-site": "same-origin"},
         )
         assert posted.status_code == 303
         assert "/login" in posted.headers["location"]
-        assert client.get("/live", params={"path": "/jobs"}).status_code == 204
+        assert client.get("/live", params={"path": "/jobs"}).status_code == 401
     assert (dashboard.run_query(lambda conn: jobs.get_job(conn, job)) or {})["status"] == "queued"
 
 

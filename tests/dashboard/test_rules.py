@@ -62,6 +62,8 @@ FORMS_BY_ACTION: dict[str, dict[str, str]] = {
     "/limits/remove": {"name": "matrix"},
     "/files/{id}/keep": {"span": "30 days"},
     "/files/{id}/delete": {},
+    "/sessions/{id}/end": {},
+    "/sessions/end-others": {},
     "/settings": {"theme": "dark"},
 }
 
@@ -90,8 +92,8 @@ def create_failed_jobs(
     return dashboard.run_query(run)
 
 
-def create_target(dashboard: DashboardServer, path: str) -> str:
-    """Return a path with the id of an object that the action can change."""
+def create_target(dashboard: DashboardServer, path: str, role: str = "admin") -> str:
+    """Return a path with the id of an object that the action of a user with this role can change."""
     if "{id}" not in path:
         return path
     if path.startswith("/jobs/"):
@@ -102,6 +104,8 @@ def create_target(dashboard: DashboardServer, path: str) -> str:
         return path.replace("{id}", str(dashboard.ids["bulk"]))
     if path.startswith("/batches/"):
         return path.replace("{id}", str(dashboard.ids["batch"]))
+    if path.startswith("/sessions/"):
+        return path.replace("{id}", str(dashboard.start_session(role)[0]))
     if path.startswith("/webhooks/"):
         return path.replace("{id}", str(dashboard.run_query(webhooks.list_webhooks)[-1].id))
     return path.replace("{id}", str(dashboard.run_query(create_file)))
@@ -122,7 +126,8 @@ def test_permission_of_every_action_for_every_role(dashboard: DashboardServer, r
     with dashboard.sign_in(role) as client:
         for path, route in ACTION_ROUTES.items():
             before = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
-            response = dashboard.post_form(client, create_target(dashboard, path), **FORMS_BY_ACTION[path])
+            target = create_target(dashboard, path, role)
+            response = dashboard.post_form(client, target, **FORMS_BY_ACTION[path])
             after = dashboard.run_query(lambda conn: engine_audit.list_audit_entries(conn, limit=1))
             if route.permission in PERMISSIONS_BY_ROLE[role]:
                 assert response.status_code == 303, (role, path, response.text[-1500:])
@@ -188,7 +193,7 @@ def test_login_is_required(dashboard: DashboardServer) -> None:
             response = client.get(path)
             assert response.status_code == 303, path
             assert "/login?next=" in response.headers["location"]
-        assert client.get("/live", params={"path": "/"}).status_code == 204
+        assert client.get("/live", params={"path": "/"}).status_code == 401
         client.cookies.set("holdfast_session", "eyJyb2xlIjoiYWRtaW4ifQ.0000")
         assert client.get("/").status_code == 303, "a forged session"
         same_origin = {"sec-fetch-site": "same-origin"}

@@ -16,6 +16,16 @@ from holdfast.server.api.identity import identify_caller, transaction_as_caller
 OPERATOR_ENDPOINT_OPTIONS: dict[str, Any] = {"access": "service", "scope": "operate"}
 
 
+async def record_service_action(
+    request: Request, connection: Connection, action: str, target: object, **detail: Json
+) -> None:
+    """Add an audit log entry if the caller is a service. What users do to their own jobs is not audited."""
+    caller = await identify_caller(request)
+    if caller.kind == "service":
+        details = {name: value for name, value in detail.items() if value is not None}
+        await audit.record_audit_entry(connection, caller.name, action, str(target), details or None)
+
+
 @asynccontextmanager
 async def audited_transaction(
     request: Request, action: str, target: str | None = None, *, as_login: bool = False, **detail: Json

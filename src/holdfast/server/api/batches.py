@@ -187,14 +187,20 @@ async def create_batch_stream_ticket(request: Request) -> Response:
     return await create_stream_ticket_response(request, batch_id)
 
 
-async def build_batch_manifest(connection: Connection, batch_id: UUID) -> dict[str, Any]:
-    """Build the manifest fields of a batch's ZIP archive: job counts, and the jobs that did not succeed."""
+async def build_batch_manifest(
+    connection: Connection, batch_id: UUID, owner: str | None = None
+) -> dict[str, Any]:
+    """Build the manifest fields of a batch's ZIP archive: job counts, and the jobs that did not succeed.
+
+    With `owner`, the manifest lists the jobs of this owner only. The connection has the rights of a service.
+    """
     batch = await jobs.get_batch(connection, batch_id) or {}
     query = f"batch:{batch_id} state:failed,partial,cancelled"
     page = await search.search_jobs(connection, query, limit=MAX_FAILED_JOBS_IN_MANIFEST)
     failed_jobs = [
         {"id": row["id"], "type": row["type"], "status": row["status"], "error": redact_error(row["error"])}
         for row in page.rows
+        if owner is None or row["owner"] == owner
     ]
     counts = {name: batch.get(name) for name in ("total", "ended", "failed")}
     return {"ended": batch.get("finished_at") is not None, "batch": counts, "failed_jobs": failed_jobs}

@@ -21,7 +21,7 @@ def read_browser_script() -> str:
 @api_operation(
     "Download the JavaScript client for browsers",
     tag="documentation",
-    access="anyone",
+    access="public",
     media_type="text/javascript",
 )
 async def serve_browser_script(_: Request) -> Response:

@@ -31,7 +31,7 @@ small { color: #57606a }
 """
 
 
-@api_operation("Read the API documentation", tag="documentation", access="anyone", media_type="text/html")
+@api_operation("Read the API documentation", tag="documentation", access="public", media_type="text/html")
 async def serve_docs_page(request: Request) -> Response:
     document = build_openapi_from_routes(request.app.routes, server=request.scope.get("root_path") or "/")
     return HTMLResponse(

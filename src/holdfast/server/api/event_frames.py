@@ -30,7 +30,8 @@ class EventFrame:
 FrameBuilder: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], Sequence[EventFrame]]
 """A function `(kind, body, job) -> frames` that converts an event of a job to frames.
 
-`kind` is `snapshot`, `end` or the kind of a stored event: `job`, `tasks`, `progress`, `artifact`.
+`kind` is `snapshot`, `end`, `access_ended` or the kind of a stored event: `job`, `tasks`, `progress`,
+`artifact`. Return no frames for a kind that you do not know.
 """
 
 
@@ -66,6 +67,8 @@ def build_batch_frames(kind: str, body: dict[str, Json], batch: dict[str, Json])
     if kind == "end":
         end = {"batch": batch["id"], **_build_batch_counts(batch), "callback_job": batch["callback_job"]}
         return [EventFrame("end", end)]
+    if kind == "access_ended":
+        return [EventFrame(kind, body)]
     # The kind "batch" reports the end, which has a frame of its own.
     return [EventFrame("progress", _build_batch_counts(body))] if kind == "progress" else []
 
@@ -107,7 +110,7 @@ def build_job_snapshot(job: dict[str, Json], files: list[Json], *, resync: bool 
 
 
 def build_job_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
-    """Build the body of the `end` frame, which is the last frame of a job."""
+    """Build the body of the `end` event, the last event of a job's event stream."""
     return {
         "state": job["status"],
         "percent": job["progress"]["percent"],
@@ -161,11 +164,11 @@ def redact_event_frame(frame: EventFrame) -> EventFrame:
     return frame
 
 
-def encode_event_frames(frames: Sequence[EventFrame], seq: int) -> list[bytes]:
+def encode_event_frames(frames: Sequence[EventFrame], seq: int | None) -> list[bytes]:
     """Encode the frames of one stored event as server-sent events. `seq` is the number of the event.
 
     Only the last frame carries the number as its id. A client that loses the connection in between therefore
-    gets all of these frames again.
+    gets all of these frames again. With None, no frame has an id.
 
     >>> from holdfast.server import EventFrame, encode_event_frames
     >>> first, last = encode_event_frames([EventFrame("task", {}), EventFrame("progress", {"percent": 5})], 7)

@@ -8,17 +8,16 @@ reconnects with `Last-Event-ID` (or `?after=`) receives the events that it misse
 these events are no longer stored, it receives a snapshot with `resync`. A client that reconnects after the
 end gets 204, which stops a browser's EventSource.
 
-Progress is merged to four frames per second; the last progress is always sent. Other frames are never merged.
-An open stream uses no database connection (see event_hub.py), ends when the token that opened it expires, and
-counts against the limits of its user and of the process.
+An open stream uses no database connection (see event_hub.py) and counts against the limits of its user and of
+the process. It ends with the token or key that opened it: within a second after a key is revoked, the client
+receives `access_ended` and the stream closes. The client cannot reconnect with the same token or key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from uuid import UUID
 
@@ -30,24 +29,22 @@ from starlette.types import Receive, Scope, Send
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, TooManyRequestsError
 from holdfast.model import ENDED_STATUSES, Json
-from holdfast.server.api.event_frames import (
-    FrameBuilder,
-    build_job_frames,
-    encode_event_frames,
-    redact_event_frame,
-)
+from holdfast.server.api.event_frames import FrameBuilder, build_job_frames
 from holdfast.server.api.event_hub import EventSubscription, StoredStreamEvent
+from holdfast.server.api.event_session import EventStreamSession
 from holdfast.server.api.json_responses import ensure_exists
 from holdfast.server.api.services import get_services
 from holdfast.server.api.stream_sources import JobOrBatchReader, read_job_with_files
-from holdfast.server.api.stream_tickets import StreamViewer, require_stream_viewer
+from holdfast.server.api.stream_tickets import (
+    STREAM_VIEWER_SCOPE_KEY,
+    StreamViewer,
+    require_stream_viewer,
+)
 
-STREAM_PING_INTERVAL_S = 15.0
-MIN_PROGRESS_FRAME_INTERVAL_S = 0.25
-CLIENT_RECONNECT_DELAY_MS = 2000
 MAX_REPLAYED_EVENTS = 1000  # a client that missed more events gets a snapshot instead
 SERVICE_STREAM_LIMIT_FACTOR = 10  # a service may open this many times as many streams as a user
 STREAM_LIMIT_RETRY_AFTER_S = 5
+LAST_FRAME_TIMEOUT_S = 1.0  # a client that does not read must not keep a stream open to which it has no right
 
 
 async def stream_events(
@@ -90,7 +87,7 @@ async def stream_events(
     except BaseException:
         close_stream()
         raise
-    if after is not None and job["status"] in ENDED_STATUSES and after >= job["event_seq"]:
+    if job["status"] in ENDED_STATUSES and after == job["event_seq"]:  # only the frame `end` has this id
         close_stream()
         return Response(status_code=204, headers=viewer.headers)
     if request.method == "HEAD":
@@ -99,7 +96,10 @@ async def stream_events(
     hub.start_delivery_after(job_id, job["event_seq"])
     session = EventStreamSession(job, viewer, build_frames, read)
     return EventStreamResponse(
-        session.generate_frames(subscription, after, missed), viewer.headers, close_stream
+        session.generate_frames(subscription, after, missed),
+        viewer.headers,
+        close_stream,
+        build_last_frame=session.encode_access_end_frame,
     )
 
 
@@ -200,113 +200,12 @@ def subscribe_to_job_events(request: Request, job_id: UUID, *, after: int) -> Ev
     return subscription
 
 
-class EventStreamSession:
-    """State of one open event stream: the last sent event and the delayed progress."""
-
-    def __init__(
-        self, job: dict[str, Json], viewer: StreamViewer, build_frames: FrameBuilder, read: JobOrBatchReader
-    ) -> None:
-        self._job = job
-        self._viewer = viewer
-        self._build_frames = build_frames
-        self._read = read
-        self._last_seq = 0
-        self._delayed_progress: StoredStreamEvent | None = None
-        self._progress_sent_at = 0.0
-        self._merge_progress: bool = getattr(build_frames, "merge_progress", True)
-
-    async def generate_frames(
-        self, subscription: EventSubscription, after: int | None, missed: list[StoredStreamEvent] | None
-    ) -> AsyncGenerator[bytes]:
-        """Yield the encoded frames of the stream until the job ends or the viewer loses access."""
-        yield f"retry: {CLIENT_RECONNECT_DELAY_MS}\n\n".encode()
-        if missed is None:
-            yield self._encode_snapshot_frame(resync=after is not None)
-        for event in missed or ():
-            for frame in self._encode_stored_event(event):
-                yield frame
-        self._last_seq = self._job["event_seq"]
-        if self._job["status"] in ENDED_STATUSES:
-            yield self._encode_end_frame(self._job)
-            return
-        async for frame in self._generate_live_frames(subscription):
-            yield frame
-
-    async def _generate_live_frames(self, subscription: EventSubscription) -> AsyncIterator[bytes]:
-        pinged_at = time.monotonic()
-        while await self._viewer.has_access():
-            wake_at = pinged_at + STREAM_PING_INTERVAL_S
-            if self._delayed_progress is not None:
-                wake_at = min(wake_at, self._progress_sent_at + MIN_PROGRESS_FRAME_INTERVAL_S)
-            await subscription.wait_for_event(min(wake_at, self._viewer.expires_at) - time.monotonic())
-            ended = (
-                subscription.ended
-            )  # read before taking the events, so that all events before it are taken
-            for event in subscription.take_events():
-                for frame in self._encode_or_delay_event(event):
-                    yield frame
-            if subscription.overflowed:
-                subscription.overflowed = False
-                yield await self._encode_resync_snapshot()
-            for frame in self._encode_delayed_progress(now=ended is not None):
-                yield frame
-            if ended is not None:
-                yield self._encode_end_frame(ended)
-                return
-            if time.monotonic() >= pinged_at + STREAM_PING_INTERVAL_S:
-                pinged_at = time.monotonic()
-                yield b": ping\n\n"
-
-    async def _encode_resync_snapshot(self) -> bytes:
-        """Read the job again and encode a snapshot, for a client that is too slow to receive every event."""
-        async with self._viewer.transaction() as connection:
-            job = await self._read(connection, UUID(self._job["id"]))
-        self._job = job or self._job
-        self._last_seq = self._job["event_seq"]
-        return self._encode_snapshot_frame(resync=True)
-
-    def _encode_or_delay_event(self, event: StoredStreamEvent) -> list[bytes]:
-        """Encode the frames of an event. A progress event may be delayed until the next other event."""
-        if event.seq <= self._last_seq:
-            return []
-        self._last_seq = event.seq
-        if event.kind == "progress":
-            self._delayed_progress = event
-            return self._encode_delayed_progress(now=not self._merge_progress)
-        return [*self._encode_delayed_progress(now=True), *self._encode_stored_event(event)]
-
-    def _encode_delayed_progress(self, *, now: bool) -> list[bytes]:
-        progress = self._delayed_progress
-        if progress is None or not (
-            now or time.monotonic() >= self._progress_sent_at + MIN_PROGRESS_FRAME_INTERVAL_S
-        ):
-            return []
-        self._delayed_progress = None
-        self._progress_sent_at = time.monotonic()
-        return self._encode_stored_event(progress)
-
-    def _encode_stored_event(self, event: StoredStreamEvent) -> list[bytes]:
-        frames = self._build_frames(event.kind, event.body, self._job)
-        if not self._viewer.is_service:
-            frames = [redact_event_frame(frame) for frame in frames]
-        return encode_event_frames(frames, event.seq)
-
-    def _encode_snapshot_frame(self, *, resync: bool) -> bytes:
-        job = self._viewer.redact_job(self._job)
-        body = {"job": job, "artifacts": self._job["files"], "resync": resync}
-        frames = self._build_frames("snapshot", body, job)
-        return b"".join(encode_event_frames(frames, self._job["event_seq"]))
-
-    def _encode_end_frame(self, job: dict[str, Json]) -> bytes:
-        redacted = self._viewer.redact_job(job)
-        frames = self._build_frames("end", {"job": redacted, "artifacts": job["files"]}, redacted)
-        return b"".join(encode_event_frames(frames, max(job["event_seq"], self._last_seq)))
-
-
 class EventStreamResponse(Response):
     """A response that streams encoded frames until the last frame or until the client disconnects.
 
-    The response calls `close` once when the stream ends, also after an error.
+    The response calls `close` once when the stream ends, also after an error. If `require_stream_viewer`
+    authenticated the request, the stream also ends when the viewer loses access. `build_last_frame` is then
+    called with the reason, `expired` or `revoked`, and the frame that it returns is sent last.
 
     >>> from holdfast.server import EventStreamResponse
     >>> async def frames():
@@ -317,25 +216,35 @@ class EventStreamResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, frames: AsyncGenerator[bytes], headers: dict[str, str], close: Callable[[], None]
+        self,
+        frames: AsyncGenerator[bytes],
+        headers: dict[str, str],
+        close: Callable[[], None],
+        *,
+        build_last_frame: Callable[[str], bytes] | None = None,
     ) -> None:
         self._frames = frames
         self._close = close
+        self._build_last_frame = build_last_frame
         self.status_code = 200
         self.background: BackgroundTask | None = None
         no_buffering = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
         self.init_headers({**no_buffering, **headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        viewer: StreamViewer | None = scope.get(STREAM_VIEWER_SCOPE_KEY)
         sending = asyncio.create_task(self._send_frames(send))
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+        access_end = asyncio.create_task(_wait_for_access_end(viewer))
         try:
-            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, disconnect, access_end}, return_when=asyncio.FIRST_COMPLETED)
+            if access_end.done() and not sending.done() and not disconnect.done():
+                await self._end_without_access(sending, send, access_end.result())
         finally:
             self._close()
-            for task in (sending, disconnect):
+            for task in (sending, disconnect, access_end):
                 task.cancel()
-            results = await asyncio.gather(sending, disconnect, return_exceptions=True)
+            results = await asyncio.gather(sending, disconnect, access_end, return_exceptions=True)
             await self._frames.aclose()
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, OSError):
@@ -347,8 +256,28 @@ class EventStreamResponse(Response):
             await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _end_without_access(self, sending: asyncio.Task[None], send: Send, reason: str) -> None:
+        """Stop sending frames, send the last frame and close the stream.
+
+        A frame is written as a whole after the server has waited for a slow client, so no frame is cut.
+        """
+        sending.cancel()
+        await asyncio.wait({sending})
+        frame = b"" if self._build_last_frame is None else self._build_last_frame(reason)
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(LAST_FRAME_TIMEOUT_S):
+                await send({"type": "http.response.body", "body": frame, "more_body": False})
+
 
 async def _wait_for_disconnect(receive: Receive) -> None:
     with contextlib.suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             pass
+
+
+async def _wait_for_access_end(viewer: StreamViewer | None) -> str:
+    """Wait until the viewer loses access, and return why. Without a viewer, wait for ever."""
+    if viewer is None:
+        return str(await asyncio.get_running_loop().create_future())
+    with viewer.watch_access():
+        return await viewer.wait_for_access_end()

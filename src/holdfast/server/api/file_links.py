@@ -51,7 +51,7 @@ async def create_file_link(
 @api_operation(
     "Download the content of a file with a signed link",
     tag="files",
-    access="anyone",
+    access="public",
     media_type="application/octet-stream",
     other_responses={
         206: "The requested part of the content",

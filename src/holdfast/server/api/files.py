@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import artifacts, jobs, quotas
 from holdfast.errors import NotFoundError
 from holdfast.model import Artifact
+from holdfast.server.api.audit import record_service_action
 from holdfast.server.api.batches import build_batch_manifest
 from holdfast.server.api.file_links import create_file_link
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
@@ -170,7 +171,10 @@ async def create_download_link(request: Request) -> Response:
 async def _get_file_and_count_download(request: Request) -> Artifact:
     """Return the file with the id in the path, and count a download unless the method is HEAD."""
     file_id = parse_path_uuid(request)
-    async with transaction_as_caller(request) as connection:
+    if (await identify_caller(request)).kind == "user":
+        async with transaction_as_caller(request) as connection:
+            await artifacts.get_artifact(connection, file_id)  # 404 or 410 if the user cannot see it
+    async with transaction_as_caller(request, as_service=True) as connection:
         if request.method == "HEAD":
             return await artifacts.get_artifact(connection, file_id)
         return await artifacts.increment_artifact_downloads(connection, file_id)
@@ -187,6 +191,7 @@ async def delete_file(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         await artifacts.get_artifact(connection, file_id)
         await artifacts.delete_artifact(connection, file_id)
+        await record_service_action(request, connection, "artifact.delete", file_id)
     return Response(status_code=204)
 
 
@@ -201,8 +206,10 @@ async def delete_file(request: Request) -> Response:
     **_FILE_ENDPOINT_OPTIONS,
 )
 async def regenerate_file(request: Request) -> Response:
+    file_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
-        regeneration = await artifacts.regenerate_artifact(connection, parse_path_uuid(request))
+        regeneration = await artifacts.regenerate_artifact(connection, file_id)
+        await record_service_action(request, connection, "artifact.regenerate", file_id)
     return json_response(msgspec.convert(regeneration, FileRegeneration), 202)
 
 
@@ -227,11 +234,13 @@ async def get_owner_usage(request: Request) -> Response:
 )
 async def download_job_zip(request: Request) -> Response:
     job_id = parse_path_uuid(request)
-    async with transaction_as_caller(request) as connection:
-        first_page = await artifacts.list_artifacts(connection, {"job": job_id}, limit=FILES_PER_ZIP_QUERY)
-        if not first_page and await jobs.get_job(connection, job_id) is None:
-            raise NotFoundError(f"Job {job_id} does not exist.")
-    return zip_response(_generate_zip_entries(request, {"job": job_id}, first_page), f"{job_id}.zip")
+    filters = {"job": job_id, "owner": (await identify_caller(request)).owner}
+    first_page = await _list_zipped_files(request, filters)
+    if not first_page:
+        async with transaction_as_caller(request) as connection:
+            if await jobs.get_job(connection, job_id) is None:
+                raise NotFoundError(f"Job {job_id} does not exist.")
+    return zip_response(_generate_zip_entries(request, filters, first_page), f"{job_id}.zip")
 
 
 @api_operation(
@@ -242,36 +251,38 @@ async def download_job_zip(request: Request) -> Response:
 )
 async def download_batch_zip(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
+    owner = (await identify_caller(request)).owner
     async with transaction_as_caller(request) as connection:
-        first_page = await artifacts.list_artifacts(
-            connection, {"batch": batch_id}, limit=FILES_PER_ZIP_QUERY
-        )
         if await jobs.get_batch(connection, batch_id) is None:
             raise NotFoundError(f"Batch {batch_id} does not exist.")
 
     async def build_manifest_fields() -> dict[str, Any]:
-        async with transaction_as_caller(request) as connection:
-            return await build_batch_manifest(connection, batch_id)
+        async with transaction_as_caller(request, as_service=True) as connection:
+            return await build_batch_manifest(connection, batch_id, owner)
 
-    entries = _generate_zip_entries(request, {"batch": batch_id}, first_page)
+    filters = {"batch": batch_id, "owner": owner}
+    entries = _generate_zip_entries(request, filters, await _list_zipped_files(request, filters))
     return zip_response(entries, f"{batch_id}.zip", build_manifest_fields)
+
+
+async def _list_zipped_files(
+    request: Request, filters: dict[str, Any], after: UUID | None = None
+) -> list[Artifact]:
+    """List a page of files with their object keys, which users may not read. `filters` names the owner."""
+    async with transaction_as_caller(request, as_service=True) as connection:
+        return await artifacts.list_artifacts(connection, filters, after=after, limit=FILES_PER_ZIP_QUERY)
 
 
 async def _generate_zip_entries(
     request: Request, filters: dict[str, Any], first_page: Sequence[Artifact]
 ) -> AsyncGenerator[ZipEntry]:
     """Yield the ZIP entries of all matching files. Files are read page by page while the archive is sent."""
-    services = get_services(request)
-    store = services.get_store()
-    filters = {**filters, "owner": (await identify_caller(request)).owner}
+    store = get_services(request).get_store()
     page = first_page
     while page:
         for file in page:
             yield make_zip_entry(store, file)
-        async with services.database.connection() as connection:
-            page = await artifacts.list_artifacts(
-                connection, filters, after=page[-1].id, limit=FILES_PER_ZIP_QUERY
-            )
+        page = await _list_zipped_files(request, filters, page[-1].id)
 
 
 def build_file_routes() -> list[BaseRoute]:

@@ -12,7 +12,7 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import get_services
 
 
-@api_operation("Check that the process is running", tag="health", access="anyone", response=dict[str, str])
+@api_operation("Check that the process is running", tag="health", access="public", response=dict[str, str])
 async def check_liveness(_: Request) -> Response:
     return json_response({"status": "ok"})
 
@@ -20,7 +20,7 @@ async def check_liveness(_: Request) -> Response:
 @api_operation(
     "Check that the database is available and has the right schema version",
     tag="health",
-    access="anyone",
+    access="public",
     response=dict[str, str],
 )
 async def check_readiness(request: Request) -> Response:

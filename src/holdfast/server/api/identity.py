@@ -86,6 +86,15 @@ async def identify_caller(request: HTTPConnection) -> Caller:
     return caller
 
 
+async def verify_caller_again(request: HTTPConnection) -> Caller:
+    """Verify the credential of a request that has waited for long: its key may have been revoked meanwhile.
+
+    Raise `UnauthenticatedError` (401) if the credential is no longer valid.
+    """
+    request.scope.pop(CALLER_ASGI_SCOPE_KEY, None)
+    return await identify_caller(request)
+
+
 async def _authenticate_caller(request: HTTPConnection) -> Caller:
     services = get_services(request)
     credential, from_cookie = _read_credential(request, services.settings.jwt_cookie)
@@ -197,9 +206,12 @@ async def transaction_as_caller(
     role = None
     if as_user or not as_login:
         role = await _choose_database_role(request, "authenticated" if as_user else "service_role")
-    claims = caller.claims if as_user else {"role": "service_role"}
+    # The SQL functions of systems read the service key, to know who claimed a task.
+    service_key = caller.id if caller.kind == "service" else None
+    claims = caller.claims if as_user else {"role": "service_role", "service_key": service_key}
     async with services.database.transaction() as connection:
-        await access.set_transaction_role(connection, role, claims, services.settings.call_timeout)
+        settings = services.settings
+        await access.set_transaction_role(connection, role, claims, settings.call_timeout, settings.user_jobs)
         yield connection
 
 

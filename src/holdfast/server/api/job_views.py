@@ -2,6 +2,9 @@
 
 A task decides what its user reads by raising `PublicError` or `Reject`. For any other error the user learns
 that it happened, and the id of the job to ask about.
+
+The SQL functions that users may call apply the same rules (functions/access/user_views.sql). These functions
+are for jobs that the application read with the rights of a service.
 """
 
 from __future__ import annotations
@@ -145,11 +148,14 @@ def redact_attempt(attempt: FailedAttempt) -> FailedAttempt:
 
 
 def redact_explanation(explanation: dict[str, Json], caller: Caller) -> dict[str, Json]:
-    """Return an explanation of a task's state, without worker names and internal errors for users."""
+    """Return an explanation of a task's state, without worker names and internal errors for users.
+
+    The SQL function `holdfast.redact_explanation` has the same rules.
+    """
     if caller.kind == "service":
         return explanation
     reasons: list[Any] = explanation.get("reasons") or []
-    hidden_fields = {"worker", "held_by", "by"}
+    hidden_fields = {"worker", "held_by", "by", "message"}
     return {
         **explanation,
         "reasons": [

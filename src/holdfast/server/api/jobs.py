@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import audit, explain, jobs
+from holdfast.engine import explain, jobs
 from holdfast.errors import InvalidError
 from holdfast.model import ENDED_STATUSES, JobStatus, Json
+from holdfast.server.api.audit import record_service_action
 from holdfast.server.api.event_streams import stream_events
-from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.identity import identify_caller, transaction_as_caller, verify_caller_again
 from holdfast.server.api.job_views import JobView, redact_attempt, redact_explanation, redact_job
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
@@ -190,6 +191,7 @@ async def get_job(request: Request) -> Response:
         and (query.after is None or job["event_seq"] <= query.after)
     ):
         await get_services(request).event_hub.wait_for_change(job_id, job["event_seq"], query.wait)
+        await verify_caller_again(request)
         job = await _read_job_or_404(request, job_id)
     etag = f'W/"{job["event_seq"]}-{job["status"]}-{job["progress"]["percent"]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
@@ -270,14 +272,10 @@ async def create_stream_ticket_response(request: Request, subject_id: UUID) -> R
 )
 async def cancel_job(request: Request) -> Response:
     query, job_id = parse_query(request, CancelJobQuery), parse_path_uuid(request)
-    caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
         ensure_exists(await jobs.get_job(connection, job_id), f"Job {job_id}")
         cancellation = await jobs.cancel_job(connection, job_id, query.reason)
-        if caller.kind == "service":
-            await audit.record_audit_entry(
-                connection, caller.name, "job.cancel", str(job_id), {"reason": query.reason}
-            )
+        await record_service_action(request, connection, "job.cancel", job_id, reason=query.reason)
     return json_response(cancellation)
 
 
@@ -291,14 +289,12 @@ async def cancel_job(request: Request) -> Response:
 )
 async def retry_job(request: Request) -> Response:
     job_id, body = parse_path_uuid(request), await parse_body(request, RetryJobRequest)
-    caller = await identify_caller(request)
     async with transaction_as_caller(request) as connection:
         ensure_exists(await jobs.get_job(connection, job_id), f"Job {job_id}")
         count = await jobs.retry_job(
             connection, job_id, from_tasks=body.from_tasks, delay=timedelta(seconds=body.delay_s)
         )
-        if caller.kind == "service":
-            await audit.record_audit_entry(connection, caller.name, "job.retry", str(job_id))
+        await record_service_action(request, connection, "job.retry", job_id)
     return json_response(RetryJobResult(restarted=count))
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hmac
 import time
-from datetime import UTC, datetime
 
 from holdfast.engine import access
-from holdfast.engine.access import SERVICE_KEY_PREFIX, ServiceKey, hash_secret
+from holdfast.engine.access import SERVICE_KEY_PREFIX, ServiceKey, hash_secret, hash_secret_with_key
 from holdfast.engine.connection import Database
 from holdfast.settings import Settings
 
 SERVICE_KEY_CACHE_LIFETIME_S = 1.0
-REVOCATION_CHECK_INTERVAL_S = 5.0
 MAX_CACHED_SERVICE_KEYS = 1000
 MAX_SERVICE_KEY_CHARS = 200
 
@@ -27,8 +25,6 @@ class ServiceKeyVerifier:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._configured_key = settings.service_key
-        self._invalid_prefixes: frozenset[str] = frozenset()
-        self._checked_at = float("-inf")
         self._cache: dict[bytes, tuple[float, ServiceKey]] = {}
 
     def is_configured_key(self, credential: str) -> bool:
@@ -37,22 +33,16 @@ class ServiceKeyVerifier:
             credential.encode("utf-8", "surrogatepass"), self._configured_key.reveal().encode()
         )
 
-    async def is_key_active(self, prefix: str) -> bool:
-        """Return whether the key with this prefix is neither revoked nor expired.
+    def hash_bound_secret(self, secret: str) -> list[bytes]:
+        """Return the digests under which a session or ticket with this random secret may be stored.
 
-        All open streams share one query every few seconds.
+        The second, if the settings have a service key, depends on that key. What was opened with the key of
+        the settings is stored under it, and therefore ends when the key changes.
         """
-        if time.monotonic() - self._checked_at > REVOCATION_CHECK_INTERVAL_S:
-            self._checked_at = time.monotonic()
-            async with self._database.connection() as connection:
-                keys = await access.list_service_keys(connection)
-            now = datetime.now(UTC)
-            self._invalid_prefixes = frozenset(
-                key.prefix
-                for key in keys
-                if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now)
-            )
-        return prefix not in self._invalid_prefixes
+        digests = [hash_secret(secret)]
+        if self._configured_key is not None:
+            digests.append(hash_secret_with_key(secret, self._configured_key))
+        return digests
 
     async def find_service_key(self, credential: str) -> ServiceKey | None:
         """Return the service key of a credential, or None if the credential is not a valid service key."""

@@ -1,7 +1,12 @@
-"""Endpoints for service keys, for operators: create, list, revoke."""
+"""Endpoints for service keys, for operators: create, list, revoke.
+
+A key cannot manage keys above itself: it creates and revokes only keys whose scopes it has itself, and a key
+that expires cannot create a key that lives longer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,9 +17,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import access
+from holdfast.engine.connection import Connection
 from holdfast.errors import NotFoundError, RefusedError
 from holdfast.server.api.audit import audited_transaction
-from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.identity import Caller, identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
@@ -50,17 +56,13 @@ async def create_service_key(request: Request) -> Response:
     body = await parse_body(request, CreateServiceKeyRequest)
     access.check_scopes(body.scopes)
     caller = await identify_caller(request)
-    for scope in body.scopes:
-        if not caller.has_scope(scope):
-            raise RefusedError(
-                f'Your key does not have the scope "{scope}", so it cannot create a key with it.',
-                field="scopes",
-            )
+    _reject_missing_scopes(caller, body.scopes, "create")
     secret, prefix, digest = access.generate_service_key()
     expires_at = None if body.expires_s is None else datetime.now(UTC) + timedelta(seconds=body.expires_s)
     async with audited_transaction(
         request, "key.create", prefix, name=body.name, scopes=body.scopes
     ) as connection:
+        await _reject_longer_life(connection, caller, expires_at)
         key = await access.create_service_key(
             connection,
             name=body.name,
@@ -70,6 +72,29 @@ async def create_service_key(request: Request) -> Response:
             expires_at=expires_at,
         )
     return json_response(CreatedServiceKey(**msgspec.structs.asdict(key), key=secret.reveal()), 201)
+
+
+def _reject_missing_scopes(caller: Caller, scopes: Sequence[str], verb: str) -> None:
+    """Raise RefusedError if the caller's key lacks one of the scopes. `*` is a scope of its own here."""
+    for scope in scopes:
+        if not caller.has_scope(scope):
+            raise RefusedError(
+                f'Your key does not have the scope "{scope}", so it cannot {verb} a key with it.',
+                field="scopes",
+            )
+
+
+async def _reject_longer_life(connection: Connection, caller: Caller, expires_at: datetime | None) -> None:
+    """Raise RefusedError if the new key would live longer than the caller's key."""
+    own_key = await access.find_service_key(connection, caller.id or "")
+    if own_key is None or own_key.expires_at is None:
+        return
+    if expires_at is None or expires_at > own_key.expires_at:
+        raise RefusedError(
+            f"Your key expires at {own_key.expires_at:%Y-%m-%d %H:%M} UTC, before the new key would.",
+            fix="Set expires_s to an earlier time.",
+            field="expires_s",
+        )
 
 
 @api_operation("List service keys", response=list[access.ServiceKey], **_SERVICE_KEY_ENDPOINT_OPTIONS)
@@ -87,6 +112,9 @@ async def list_service_keys(request: Request) -> Response:
 async def revoke_service_key(request: Request) -> Response:
     prefix_or_id = parse_path_name(request, "key")
     async with audited_transaction(request, "key.revoke", prefix_or_id) as connection:
+        key = await access.find_service_key(connection, prefix_or_id)
+        if key is not None:
+            _reject_missing_scopes(await identify_caller(request), key.scopes, "revoke")
         if not await access.revoke_service_key(connection, prefix_or_id):
             raise NotFoundError(f"Service key {prefix_or_id} does not exist or is revoked already.")
     return Response(status_code=204)

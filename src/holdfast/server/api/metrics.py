@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import overview, queues
+from holdfast.engine import overview, queues, workers
+from holdfast.engine.connection import Connection
 from holdfast.model import Json
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
@@ -41,8 +42,23 @@ async def get_prometheus_metrics(request: Request) -> Response:
     async with transaction_as_caller(request) as connection:
         queue_rows = await queues.list_task_queues(connection)
         totals = await overview.get_engine_metrics(connection)
-    registry = MetricRegistry(_build_gauges(queue_rows, totals, services.event_hub.subscription_count))
+        desired = await _build_desired_workers_gauge(connection, queue_rows)
+    gauges = _build_gauges(queue_rows, totals, services.event_hub.subscription_count)
+    registry = MetricRegistry([*gauges, desired])
     return Response(registry.format_text() + services.metrics.format_text(), media_type=METRICS_CONTENT_TYPE)
+
+
+async def _build_desired_workers_gauge(
+    connection: Connection, queue_rows: list[dict[str, Json]]
+) -> LabeledGauge:
+    desired = LabeledGauge(
+        "holdfast_queue_desired_workers", "Workers with 10 slots that the queue can keep busy.", ("queue",)
+    )
+    for queue in queue_rows:
+        name = queue["queue"]
+        has_tasks = queue["ready"] or queue["running"]
+        desired.add(name, amount=await workers.count_desired_workers(connection, name) if has_tasks else 0)
+    return desired
 
 
 def _build_gauges(
@@ -65,11 +81,11 @@ def _build_gauges(
     in_use = LabeledGauge("holdfast_limit_in_use", "Running tasks that count against the limit.", ("limit",))
     for limit in totals["limits"]:
         in_use.add(limit["rule"], amount=limit["running"])
-    workers = LabeledGauge("holdfast_workers", "Workers with a heartbeat in the last two minutes.")
-    workers.add(amount=totals["workers"])
+    live_workers = LabeledGauge("holdfast_workers", "Workers with a heartbeat in the last two minutes.")
+    live_workers.add(amount=totals["workers"])
     streams = LabeledGauge("holdfast_api_streams", "Open event streams of this process.")
     streams.add(amount=stream_count)
-    return [ready, running, scheduled, oldest, paused, in_use, workers, streams]
+    return [ready, running, scheduled, oldest, paused, in_use, live_workers, streams]
 
 
 @api_operation(

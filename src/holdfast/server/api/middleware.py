@@ -6,6 +6,8 @@ import asyncio
 import time
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import telemetry
@@ -102,14 +104,19 @@ class RequestTimeoutMiddleware:
                     await self._app(scope, receive, send_and_stop_timer)
             finally:
                 app_is_running = False
-        except TimeoutError:
-            if response_started or not time_limit.expired():
-                raise
-            await problem_response(503, "The request took too long")(scope, receive, send)
         except Exception as error:
             if response_started:
                 raise
-            await (await handle_unexpected_error(error))(scope, receive, send)
+            response = await _build_error_response(error, timed_out=time_limit.expired())
+            await response(scope, receive, send)
+
+
+async def _build_error_response(error: Exception, *, timed_out: bool) -> Response:
+    if timed_out and isinstance(error, TimeoutError):
+        return problem_response(503, "The request took too long")
+    if isinstance(error, ClientDisconnect):  # nobody reads it, but the event of the request has the status
+        return problem_response(400, "The client closed the connection")
+    return await handle_unexpected_error(error)
 
 
 class AppServicesMiddleware:

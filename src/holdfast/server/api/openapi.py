@@ -103,7 +103,7 @@ def _describe_operation(
     parameters += [
         {"name": name, "in": "header", "schema": {"type": "string"}} for name in operation.request_headers
     ]
-    if operation.access != "anyone" or operation.scope is not None:
+    if operation.access not in {"public", "anyone"} or operation.scope is not None:
         described["security"] = [{"token": []}, {"apikey": []}]
         described["x-access"] = operation.access if operation.access != "anyone" else "user"
         if operation.scope is not None:
@@ -187,7 +187,7 @@ def _describe_responses(
 def _build_common_errors(path: str, operation: ApiOperation) -> dict[int, str]:
     """Return the descriptions of common error responses of an endpoint, by HTTP status."""
     errors = {422: "The request is not valid", 429: "Too many requests", 413: "The body is too large"}
-    if operation.access != "anyone" or operation.scope is not None:
+    if operation.access not in {"public", "anyone"} or operation.scope is not None:
         errors |= {401: "The token or key is missing or not valid", 403: "You may not do this"}
     if "{" in path:
         errors |= {404: "The object does not exist, or you may not see it"}
@@ -215,7 +215,7 @@ def _build_operation_id(path: str, method: str) -> str:
     return "_".join([method, *words])
 
 
-@api_operation("Get the OpenAPI document", tag="documentation", access="anyone", response=dict[str, Any])
+@api_operation("Get the OpenAPI document", tag="documentation", access="public", response=dict[str, Any])
 async def serve_openapi_document(request: Request) -> Response:
     return json_response(
         build_openapi_from_routes(request.app.routes, server=request.scope.get("root_path") or "/")

@@ -24,7 +24,7 @@ from holdfast.server.api.token_verification import UnauthenticatedError
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 """A coroutine function that takes a Starlette request and returns a response."""
-AccessLevel: TypeAlias = Literal["anyone", "user", "service"]
+AccessLevel: TypeAlias = Literal["public", "anyone", "user", "service"]
 _RATE_LIMIT_ASGI_SCOPE_KEY = "holdfast.rate_limit_counted"
 
 
@@ -52,7 +52,8 @@ def api_operation(summary: str, *, tag: str, **fields: Any) -> Callable[[Endpoin
 
     `summary` and `tag` are shown in the OpenAPI document. The other keyword arguments are optional:
 
-    - `access`: "user" (the default: a user or a service), "service" or "anyone".
+    - `access`: "user" (the default: a user or a service), "service", "anyone" (a credential is optional, but
+      an invalid one gets 401) or "public" (credentials are ignored).
     - `scope`: the scope that a service key needs.
     - `body`, `query`, `response`: the types of the request body, the query parameters and the response body.
     - `status`, `media_type`: the status and the media type of a successful response (200, JSON).
@@ -78,7 +79,8 @@ def api_operation(summary: str, *, tag: str, **fields: Any) -> Callable[[Endpoin
     def declare_endpoint(endpoint: Endpoint) -> Endpoint:
         @wraps(endpoint)
         async def call_if_admitted(request: Request) -> Response:
-            await admit_caller(request, operation.access, operation.scope)
+            if operation.access != "public":
+                await admit_caller(request, operation.access, operation.scope)
             return await endpoint(request)
 
         call_if_admitted.operation = operation  # type: ignore[attr-defined]

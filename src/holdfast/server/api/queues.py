@@ -33,7 +33,7 @@ class WorkerDemandQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     `per_worker` is the number of tasks that one worker runs at once.
     """
 
-    per_worker: Annotated[int, Meta(ge=1, le=10_000)] = 8
+    per_worker: Annotated[int, Meta(ge=1, le=10_000)] = 10  # as a worker has by default
 
 
 class WorkerDemand(msgspec.Struct, kw_only=True):

@@ -3,6 +3,9 @@
 The header `Content-Profile` (`Accept-Profile` for GET) names the schema, which must be one of the setting
 `rpc_schemas`. Without the header, it is the first of them. Arguments are passed by name, as a JSON object.
 Errors have the format and status codes of PostgREST.
+
+`engine/rpc_functions.py` lists the functions of Holdfast that can be called, the scope that a service key
+needs for each, and how a change is recorded in the audit log.
 """
 
 from __future__ import annotations
@@ -16,19 +19,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.engine import quotas, rpc
+from holdfast.engine import audit, rpc
 from holdfast.engine.connection import Connection
 from holdfast.engine.rpc import SqlCallError
+from holdfast.engine.rpc_functions import RPC_SCOPE, RpcRule, find_rpc_rule
 from holdfast.errors import HoldfastError, build_error_from_sqlstate
 from holdfast.model import Json
-from holdfast.server.api.identity import identify_caller, transaction_as_caller
+from holdfast.server.api.identity import Caller, identify_caller, transaction_as_caller
 from holdfast.server.api.operations import admit_caller, api_operation
 from holdfast.server.api.problem_responses import get_error_status
 from holdfast.server.api.request_parsing import read_json_body
 from holdfast.server.api.services import get_services
 
 SINGLE_OBJECT_MEDIA_TYPE = "application/vnd.pgrst.object+json"
-SUBMIT_FUNCTION_NAMES = {"submit", "submit_many", "submit_within_job_limit"}
 
 # The status codes of PostgREST. The longest prefix of the SQLSTATE decides.
 _HTTP_STATUS_BY_SQLSTATE = {
@@ -68,7 +71,7 @@ def _build_rpc_error_response(error: SqlCallError, status: int | None = None) ->
 _RPC_ENDPOINT_OPTIONS: dict[str, Any] = {
     "tag": "SQL functions",
     "access": "anyone",  # _call_and_convert_errors rejects anonymous callers in the format of PostgREST
-    "scope": "rpc",
+    "scope": RPC_SCOPE,  # the function decides which other scope is needed
     "response": Any,
     "other_responses": {
         204: "The function returns nothing",
@@ -119,7 +122,7 @@ async def _call_and_convert_errors(
 ) -> Response:
     """Call a SQL function and convert every error to the format of PostgREST."""
     try:
-        await admit_caller(request, "user", "rpc")
+        await admit_caller(request, "user", RPC_SCOPE)
         schema = _choose_rpc_schema(request, profile)
         return await _respond_to_rpc_call(request, schema, await read_arguments(), read_only=read_only)
     except SqlCallError as error:
@@ -149,14 +152,17 @@ async def _respond_to_rpc_call(request: Request, schema: str, body: Json, *, rea
     if not isinstance(body, dict):
         raise SqlCallError("PGRST102", "The arguments must be a JSON object with the names of the parameters")
     arguments = cast("dict[str, Json]", body)
+    name = request.path_params["function"]
+    caller = await identify_caller(request)
+    rule = _require_callable_function(caller, schema, name)
     async with transaction_as_caller(request) as connection:
         if read_only:
             await rpc.set_transaction_read_only(connection)
-        name = request.path_params["function"]
         functions = get_services(request).rpc_functions
         function = await functions.find_function(connection, schema, name, list(arguments))
-        await _enforce_user_job_limit(request, connection, function, arguments)
         text = await rpc.call_function(connection, function, arguments, as_text=read_only)
+        if function.is_volatile and not read_only:
+            await _record_rpc_call(request, connection, rule, function, arguments, text)
     if text is None:
         return Response(status_code=204)
     headers: dict[str, str] = {}
@@ -178,17 +184,43 @@ def _encode_single_row(rows: list[Any]) -> str:
     return msgspec.json.encode(rows[0]).decode()
 
 
-async def _enforce_user_job_limit(
-    request: Request, connection: Connection, function: rpc.SqlFunction, arguments: dict[str, Json]
+def _require_callable_function(caller: Caller, schema: str, name: str) -> RpcRule:
+    """Return the rule of a function that the caller may call. Raise SqlCallError otherwise."""
+    rule = find_rpc_rule(schema, name)
+    if rule is None:
+        raise rpc.build_missing_function_error(schema, name)
+    if caller.kind == "user" and not rule.users:
+        raise SqlCallError(
+            "42501", f"permission denied for function {name}", hint="Only services may call it."
+        )
+    if caller.kind == "service" and not caller.has_scope(rule.scope):
+        raise SqlCallError(
+            "42501",
+            f"permission denied for function {name}",
+            hint=f"Use a service key with the scope {rule.scope} besides {RPC_SCOPE}.",
+        )
+    return rule
+
+
+async def _record_rpc_call(
+    request: Request,
+    connection: Connection,
+    rule: RpcRule,
+    function: rpc.SqlFunction,
+    arguments: dict[str, Json],
+    result: str | None,
 ) -> None:
-    """Reject a call of a submit function if the user has too many unfinished jobs."""
+    """Add a change to the audit log, in its transaction. Users' changes are recorded as over HTTP."""
     caller = await identify_caller(request)
-    if caller.owner is None or function.schema != "holdfast" or function.name not in SUBMIT_FUNCTION_NAMES:
+    if rule.action is None or (caller.kind == "user" and not rule.audit_users):
         return
-    jobs: Json = arguments.get("p_jobs")
-    count = max(len(jobs), 1) if isinstance(jobs, list) else 1  # pyright: ignore[reportUnknownArgumentType]
-    max_jobs = get_services(request).settings.user_jobs
-    await quotas.check_unfinished_job_limit(connection, caller.owner, max_jobs - count + 1)
+    if caller.kind == "user":
+        allowed_roles = await get_services(request).fetch_allowed_roles()
+        await rpc.set_role_for_audit(connection, "service_role" if "service_role" in allowed_roles else None)
+    target = rule.choose_target(f"{function.schema}.{function.name}", arguments, result)
+    await audit.record_audit_entry(
+        connection, caller.name, rule.action, target, rule.build_details(arguments)
+    )
 
 
 def build_rpc_routes() -> list[BaseRoute]:

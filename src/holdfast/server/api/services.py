@@ -14,6 +14,7 @@ from holdfast.definitions.tasks import Task
 from holdfast.engine import access
 from holdfast.engine.connection import Database
 from holdfast.engine.rpc import SqlFunctionCache
+from holdfast.server.api.access_monitor import AccessMonitor
 from holdfast.server.api.event_hub import EventHub
 from holdfast.server.api.key_verification import ServiceKeyVerifier
 from holdfast.server.api.rate_limit import RateLimiter
@@ -46,6 +47,7 @@ class AppServices:
     token_verifier: TokenVerifier
     key_verifier: ServiceKeyVerifier
     rate_limiter: RateLimiter
+    access_monitor: AccessMonitor
     rpc_functions: SqlFunctionCache = field(default_factory=SqlFunctionCache, repr=False)
     metrics: ProcessMetrics = field(default_factory=ProcessMetrics, repr=False)
     _client: Client | None = field(default=None, repr=False)
@@ -72,6 +74,7 @@ class AppServices:
             TokenVerifier(settings),
             ServiceKeyVerifier(database, settings),
             RateLimiter(settings.api_rate, settings.api_burst),
+            AccessMonitor(database),
         )
 
     async def fetch_allowed_roles(self) -> frozenset[str]:
@@ -99,6 +102,7 @@ class AppServices:
         """Stop the background work of the application and close its client."""
         self.metrics.stop()
         await self.event_hub.stop_delivery()
+        await self.access_monitor.stop()
         client, self._client = self._client, None
         if client is not None:
             await client.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,18 +18,20 @@ MEDIA_TYPE_BY_SUFFIX = {
 }
 STATIC_PAGE_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
-    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
-def create_static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
+def create_static_page_routes(path: str, *folders: Path, index: str | None = None) -> list[BaseRoute]:
     """Return routes that serve `index.html` at `path`, and the other files of the folders below that path.
 
-    HTML, JavaScript, CSS and SVG files are read once. If two folders have a file of the same name, the last
-    folder wins. The content security policy allows only files and connections of your own origin: no inline
-    script, no inline style and nothing from other sites.
+    `index` is the HTML of the page if you build it yourself; then only scripts, styles and images of the
+    folders are served. Files are read once. If two folders have a file of the same name, the last folder
+    wins. The content security policy allows only files and connections of your own origin: no inline script,
+    no inline style, no HTML from text (`innerHTML`) and nothing from other sites.
 
-    >>> from pathlib import Path
+    >>> from pathlib import Path, PurePath
     >>> from tempfile import mkdtemp
     >>> from holdfast.server import create_static_page_routes
     >>> folder = Path(mkdtemp())
@@ -40,22 +42,22 @@ def create_static_page_routes(path: str, *folders: Path) -> list[BaseRoute]:
         file.name: file
         for folder in folders
         for file in folder.iterdir()
-        if file.suffix in MEDIA_TYPE_BY_SUFFIX
+        if file.suffix in MEDIA_TYPE_BY_SUFFIX and (index is None or file.suffix != ".html")
     }
-    index = files.pop("index.html")
+    page = files.pop("index.html").read_bytes() if index is None else index.encode()
     return [
-        Route(path, _create_file_endpoint(index), methods=["GET"]),
+        Route(path, _create_file_endpoint("index.html", page), methods=["GET"]),
         *(
-            Route(f"{path}/{name}", _create_file_endpoint(file), methods=["GET"])
-            for name, file in files.items()
+            Route(f"{path}/{name}", _create_file_endpoint(name, file.read_bytes()), methods=["GET"])
+            for name, file in sorted(files.items())
         ),
     ]
 
 
-def _create_file_endpoint(file: Path) -> Endpoint:
-    content, media_type = file.read_bytes(), MEDIA_TYPE_BY_SUFFIX[file.suffix]
+def _create_file_endpoint(name: str, content: bytes) -> Endpoint:
+    media_type = MEDIA_TYPE_BY_SUFFIX[PurePath(name).suffix]
 
-    @api_operation(f"Fetch the page file {file.name}", tag="pages", access="anyone", media_type=media_type)
+    @api_operation(f"Fetch the page file {name}", tag="pages", access="public", media_type=media_type)
     async def serve_static_file(_: Request) -> Response:
         headers = {"Content-Security-Policy": STATIC_PAGE_SECURITY_POLICY, "Cache-Control": "no-cache"}
         return Response(content, media_type=media_type, headers=headers)

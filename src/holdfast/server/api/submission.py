@@ -1,8 +1,10 @@
-"""Submit jobs on behalf of callers. Users may choose a public job type and its parameters only.
+"""Submit jobs on behalf of callers. The application decides how the jobs of users run.
 
 The application builds the graph of a job type, so the graph is submitted with the rights of the application.
-The user becomes its owner, and the user's quota is checked in the same transaction. If no job type has the
-name, the engine decides whether the caller may submit a task of that type.
+The user becomes its owner, and the limit of unfinished jobs is checked in the same transaction. If no job
+type has the name, the engine decides whether the user may submit a task of that type and which options the
+user may set (`holdfast.check_user_submission`). It also enforces the limit for every other way to submit as a
+user.
 """
 
 from __future__ import annotations
@@ -68,7 +70,21 @@ async def start_job_for_caller(request: Request, body: StartJobRequest) -> jobs.
     task = services.tasks.get(body.type)
     if task is not None:
         job.setdefault("queue", task.queue)
+        if caller.owner is not None:
+            return await _submit_public_task(request, caller.owner, job, key)
     return await submit_job_for_caller(request, job, key)
+
+
+async def _submit_public_task(
+    request: Request, owner: str, job: dict[str, Json], key: str | None
+) -> jobs.SubmitResult:
+    """Submit a task for a user to the queue that the application declares, which users may not choose."""
+    job = {**job, "check": True} if key is None else {**job, "check": True, "key": key}
+    max_jobs = get_services(request).settings.user_jobs
+    batch_id = UUID(str(job["batch"])) if "batch" in job else None
+    async with transaction_as_caller(request, as_service=True) as connection:
+        await _check_batch_owner(connection, batch_id, owner)
+        return await quotas.submit_public_job(connection, msgspec.json.encode(job), owner, max_jobs)
 
 
 async def _submit_job_of_type(
@@ -79,12 +95,13 @@ async def _submit_job_of_type(
     job = build_job_request(job_type(body.params), {}) | _build_submit_options(body)
     if key is not None:
         job["key"] = key
-    if caller.owner is not None:
-        job["owner"] = caller.owner
     async with transaction_as_caller(request, as_service=True) as connection:
-        if caller.owner is not None:
-            await _check_batch_owner(connection, body.batch, caller.owner)
-        return await _submit_within_job_limit(request, connection, caller, job)
+        text = msgspec.json.encode(job)
+        if caller.owner is None:
+            return await jobs.submit(connection, text)
+        await _check_batch_owner(connection, body.batch, caller.owner)
+        max_jobs = get_services(request).settings.user_jobs
+        return await quotas.submit_within_job_limit(connection, text, caller.owner, max_jobs)
 
 
 async def _check_batch_owner(connection: Connection, batch_id: UUID | None, owner: str) -> None:
@@ -102,23 +119,12 @@ async def submit_job_for_caller(
     request: Request, job: dict[str, Json], key: str | None = None
 ) -> jobs.SubmitResult:
     """Submit a job in the format of the SQL function `submit`, which checks the caller's permissions."""
-    caller = await identify_caller(request)
     key = key or get_idempotency_key(request, job.get("key"))
     job = {**job, "check": True}
     if key is not None:
         job["key"] = key
     async with transaction_as_caller(request) as connection:
-        return await _submit_within_job_limit(request, connection, caller, job)
-
-
-async def _submit_within_job_limit(
-    request: Request, connection: Connection, caller: Caller, job: dict[str, Json]
-) -> jobs.SubmitResult:
-    text = msgspec.json.encode(job)
-    if caller.owner is None:
-        return await jobs.submit(connection, text)
-    max_jobs = get_services(request).settings.user_jobs
-    return await quotas.submit_within_job_limit(connection, text, caller.owner, max_jobs)
+        return await jobs.submit(connection, msgspec.json.encode(job))
 
 
 def _reject_service_only_fields(caller: Caller, body: StartJobRequest) -> None:

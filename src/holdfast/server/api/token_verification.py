@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ _DEFAULT_ALGORITHM_BY_KEY_TYPE = {
     ("EC", "P-521"): "ES512",
     ("OKP", "Ed25519"): "EdDSA",
 }
+_NUL_IN_JSON = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _log = logging.getLogger("holdfast.server.api")
 
 
@@ -130,6 +132,8 @@ class TokenVerifier:
 
 def _validate_token_claims(claims: dict[str, Any]) -> None:
     """Reject a token whose subject, role or expiry time is not valid for a user."""
+    if not _can_store_claims(claims):
+        raise UnauthenticatedError
     subject, expires_at = claims["sub"], claims["exp"]
     if not isinstance(subject, str) or not subject.strip() or len(subject.encode()) > MAX_TOKEN_SUBJECT_BYTES:
         raise UnauthenticatedError
@@ -139,6 +143,18 @@ def _validate_token_claims(claims: dict[str, Any]) -> None:
         raise UnauthenticatedError
     if claims.get("role", "authenticated") != "authenticated":
         raise UnauthenticatedError
+
+
+def _can_store_claims(claims: dict[str, Any]) -> bool:
+    """Return whether PostgreSQL can store the claims as JSON. Row-level security reads them there.
+
+    It cannot store NUL characters, halves of surrogate pairs, and numbers that JSON has no notation for. A
+    signature does not rule them out.
+    """
+    try:
+        return _NUL_IN_JSON.search(msgspec.json.encode(claims)) is None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return False
 
 
 class PublicKeySet:

@@ -117,10 +117,12 @@ async def update_webhook(request: Request) -> Response:
     "Delete a webhook", tag="webhooks", scope="jobs", status=204, other_responses=_WEBHOOK_NOT_FOUND_RESPONSE
 )
 async def delete_webhook(request: Request) -> Response:
-    webhook_id = parse_path_uuid(request)
+    webhook_id, caller = parse_path_uuid(request), await identify_caller(request)
     async with transaction_as_caller(request) as connection:
         if not await engine_webhooks.delete_webhook(connection, webhook_id):
             raise NotFoundError(f"Webhook {webhook_id} does not exist.")
+    async with transaction_as_caller(request, as_service=True) as connection:
+        await audit.record_audit_entry(connection, caller.name, "webhook.delete", str(webhook_id))
     return Response(status_code=204)
 
 

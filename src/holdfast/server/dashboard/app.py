@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
-from starlette.datastructures import FormData, QueryParams, UploadFile
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -22,6 +23,7 @@ from holdfast import errors
 from holdfast.server.api.identity import reject_cross_site_request
 from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices
 from holdfast.server.dashboard import pages
+from holdfast.server.dashboard.forms import read_form
 from holdfast.server.dashboard.live import FORM_TOKEN_PLACEHOLDER, LiveUpdates
 from holdfast.server.dashboard.login import LoginHandler, sanitize_redirect_path
 from holdfast.server.dashboard.registry import (
@@ -45,8 +47,6 @@ from holdfast.server.dashboard.site import (
 __all__ = ["IdentifyUser", "create_dashboard"]
 
 IdentifyUser: TypeAlias = "Callable[[HTTPConnection], Awaitable[DashboardUser | None] | DashboardUser | None]"
-MAX_FORM_BYTES = 1024 * 1024
-MAX_FORM_FIELDS = 5000
 WRITE_TRANSACTION_TIMEOUT_S = 20
 MAX_PAGE_VERSION_CHARS = 64
 SECURITY_HEADERS = {
@@ -67,6 +67,7 @@ _HTTP_STATUSES_BY_ERROR: list[tuple[type[errors.HoldfastError], int]] = [
     (errors.InvalidError, 422),
     (errors.ConflictError, 409),
     (errors.RefusedError, 403),
+    (errors.TooLargeError, 413),
     (errors.DatabaseRefusedError, 500),
     (errors.DatabaseError, 503),
     (errors.SchemaError, 503),
@@ -157,10 +158,16 @@ class Dashboard:
 
     # Identity
 
-    async def find_session(self, request: HTTPConnection) -> DashboardSession | None:
-        """Return the session of the user who sent a request, or None if the user is not signed in."""
+    async def find_session(
+        self, request: HTTPConnection, *, allow_unverified: bool = False
+    ) -> DashboardSession | None:
+        """Return the session of the user who sent a request, or None if the user is not signed in.
+
+        `allow_unverified` also returns a session that the database could not be asked about.
+        """
         if self._identify_user is None:
-            return self.site.signer.read_session_cookie(request.cookies.get(SESSION_COOKIE))
+            cookie = request.cookies.get(SESSION_COOKIE)
+            return await self.site.sessions.find_session(cookie, allow_unverified=allow_unverified)
         identified = self._identify_user(request)
         user = await identified if inspect.isawaitable(identified) else identified
         return None if user is None else self.site.signer.create_host_session(user)
@@ -168,7 +175,7 @@ class Dashboard:
     async def _create_page_request(
         self, request: HTTPConnection, path: str, query: QueryParams, params: dict[str, Any]
     ) -> PageRequest | None:
-        session = await self.find_session(request)
+        session = await self.find_session(request, allow_unverified=request.scope["method"] != "POST")
         if session is None:
             return None
         return PageRequest(self.site, session, get_base_path(request), path, query, params, request.cookies)
@@ -208,6 +215,8 @@ class Dashboard:
             page_request = await self._authorize_request(request, route.permission)
             if isinstance(page_request, Response):
                 return page_request
+            if not page_request.session.is_verified:
+                raise errors.DatabaseUnavailableError("The session could not be verified.")
             async with self.site.transaction(timeout_s=WRITE_TRANSACTION_TIMEOUT_S, write=True) as connection:
                 page_request.connection = connection
                 response: Response = await route.function(page_request)
@@ -220,6 +229,8 @@ class Dashboard:
     ) -> tuple[DashboardPage, str | None]:
         """Return a page or, if the database does not respond, the cached page and an error message."""
         try:
+            if not request.session.is_verified:
+                raise errors.DatabaseUnavailableError("The session could not be verified.")
             async with self.site.transaction() as connection:
                 request.connection = connection
                 return await route.function(request), None
@@ -245,7 +256,7 @@ class Dashboard:
         if page.live and problem is None:
             content = self.site.render_page(page_request, page, content_only=True)
             content = content.replace(page_request.session.token, FORM_TOKEN_PLACEHOLDER)
-            self.site.cache_page(page_request, content)
+            self.site.cache_page_html(page_request, content)
         response = Response(html, page.status, media_type="text/html")
         if flash:
             response.delete_cookie(FLASH_COOKIE, path=page_request.base or "/")
@@ -261,11 +272,24 @@ class Dashboard:
         page_request = await self._create_page_request(
             request, target.path, QueryParams(target.query), params
         )
-        if page_request is None or not page_request.can(route.permission):
-            return Response(status_code=204)  # the browser does not reconnect after a 204
+        if page_request is None:
+            return Response(status_code=401)  # a browser does not reconnect after an error
+        if not page_request.can(route.permission):
+            return Response(status_code=403)
         version = request.headers.get("last-event-id") or request.query_params.get("version", "")
+
+        async def is_signed_in() -> bool:
+            """Ask the host application again who its user is."""
+            session = await self.find_session(request)
+            return session is not None and session.user == page_request.user
+
         return StreamingResponse(
-            self.live.stream_page(page_request, route.function, version[:MAX_PAGE_VERSION_CHARS]),
+            self.live.stream_page(
+                page_request,
+                route.function,
+                version[:MAX_PAGE_VERSION_CHARS],
+                is_signed_in if self._identify_user is not None else None,
+            ),
             media_type="text/event-stream",
             headers={"x-accel-buffering": "no", "cache-control": "no-store, no-transform"},
         )
@@ -280,7 +304,7 @@ class Dashboard:
             )
             if page_request is None:
                 return self._redirect_to_login(request)
-            form = await _read_form(request)
+            form = await read_form(request)
             token = str(form.get("token", ""))
             if not hmac.compare_digest(token.encode("utf-8", "replace"), page_request.session.token.encode()):
                 raise HTTPException(
@@ -303,13 +327,13 @@ class Dashboard:
     async def _serve_login(self, request: Request) -> Response:
         if request.method == "GET":
             return self._login_handler.render_login_page(request)
-        form = await _read_form(request)
+        form = await read_form(request)
         next_path = sanitize_redirect_path(str(form.get("next", "")))
         return await self._login_handler.login_with_service_key(request, str(form.get("key", "")), next_path)
 
     async def _serve_logout(self, request: Request) -> Response:
         reject_cross_site_request(request)
-        return self._login_handler.logout(request)
+        return await self._login_handler.logout(request)
 
     async def _serve_static_file(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -338,9 +362,11 @@ class Dashboard:
         return await self._render_error(request, 500, "An unexpected error occurred. It was logged.")
 
     async def _render_error(self, request: Request, status: int, text: str) -> Response:
-        page_request = await self._create_page_request(
-            request, _get_path_below_mount(request), request.query_params, {}
-        )
+        page_request = None
+        with contextlib.suppress(errors.DatabaseError):
+            page_request = await self._create_page_request(
+                request, _get_path_below_mount(request), request.query_params, {}
+            )
         if page_request is None:
             return Response(text, status, media_type="text/plain")
         title = "Not found" if status == 404 else "Access denied" if status == 403 else "Request failed"
@@ -360,20 +386,6 @@ def _get_path_below_mount(request: HTTPConnection) -> str:
     path, root = request.scope["path"], str(request.scope.get("root_path", "")).rstrip("/")
     inner = path[len(root) :] if root and path.startswith(root) else path
     return inner or "/"
-
-
-async def _read_form(request: Request) -> FormData:
-    """Read the URL-encoded form in a request, up to `MAX_FORM_BYTES` bytes."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise HTTPException(413, "The form is larger than 1 MB.")
-    pairs: list[tuple[str, str | UploadFile]] = []
-    pairs += parse_qsl(
-        body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
-    )
-    return FormData(pairs)
 
 
 def _load_static_files() -> dict[str, tuple[bytes, str]]:

@@ -1,4 +1,4 @@
-"""Build forms from JSON schemas, and parse submitted forms into arguments.
+"""Read submitted forms, build forms from JSON schemas, and parse submitted forms into arguments.
 
 A field of a simple type has an input of its own; everything else is edited as JSON. An optional field that is
 left empty is omitted. The database validates the arguments against the schema and names the invalid field.
@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from holdfast.errors import InvalidError
+from holdfast.server.api.request_parsing import read_body
 from holdfast.server.dashboard.json_values import list_or_empty, object_or_empty
 from holdfast.server.dashboard.redaction import MASK_TEXT
 
 ARGUMENT_FIELD_PREFIX = "arg."
+MAX_FORM_BYTES = 1024 * 1024
+MAX_FORM_FIELDS = 5000
 MIN_MULTILINE_CHARS = 500
 FieldKind = Literal["text", "multiline", "integer", "number", "boolean", "choice", "json"]
 _TEXT_FIELD_KINDS = frozenset({"text", "multiline", "choice"})
@@ -33,6 +39,21 @@ class FormField:
     value: str
     hint: str = ""
     choices: tuple[str, ...] = ()
+
+
+async def read_form(request: Request) -> FormData:
+    """Read the URL-encoded form in a request. Raise a 4xx error for a form that is too large or not valid."""
+    body = await read_body(request, MAX_FORM_BYTES)
+    pairs: list[tuple[str, str | UploadFile]] = []
+    try:
+        pairs += parse_qsl(
+            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS
+        )
+    except ValueError:
+        raise HTTPException(413, f"The form has more than {MAX_FORM_FIELDS} fields.") from None
+    if any("\0" in text for pair in pairs for text in pair if isinstance(text, str)):
+        raise HTTPException(400, "The form contains a NUL character, which PostgreSQL cannot store.")
+    return FormData(pairs)
 
 
 def build_form_fields(schema: Mapping[str, Any] | None, values: Mapping[str, Any]) -> list[FormField] | None:

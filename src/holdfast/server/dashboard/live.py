@@ -17,12 +17,13 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 
 from holdfast.engine import maintenance, overview
 from holdfast.errors import HoldfastError
+from holdfast.server.api.access_monitor import WatchedAccess
 from holdfast.server.dashboard.site import DashboardSite, PageFunction, PageRequest, get_page_cache_key
 
 CHANGE_POLL_INTERVAL_S = 0.5
@@ -61,6 +62,43 @@ class WatchedPage:
             viewer.set()
 
 
+class SessionWatch:
+    """Tells an open event stream when the session of its viewer has ended, and wakes it up."""
+
+    def __init__(
+        self,
+        site: DashboardSite,
+        request: PageRequest,
+        changed: asyncio.Event,
+        is_signed_in: Callable[[], Awaitable[bool]] | None,
+    ) -> None:
+        session = request.session
+        self._expires = session.expires
+        self._is_signed_in = is_signed_in
+        self._checked_at = time.monotonic()
+        self._access: WatchedAccess | None = None
+        if session.id is not None:
+            self._access = site.services.access_monitor.watch(session.id, changed.set)
+
+    def get_wait_s(self) -> float:
+        """Return how long the stream may wait for a change."""
+        return max(0.0, min(KEEPALIVE_INTERVAL_S, self._expires - time.time()))
+
+    async def is_active(self) -> bool:
+        """Return whether the session has not ended."""
+        if time.time() >= self._expires or (self._access is not None and self._access.has_ended):
+            return False
+        if self._is_signed_in is None or time.monotonic() - self._checked_at < KEEPALIVE_INTERVAL_S:
+            return True
+        self._checked_at = time.monotonic()
+        return await self._is_signed_in()
+
+    def close(self) -> None:
+        """Stop watching the session."""
+        if self._access is not None:
+            self._access.close()
+
+
 class LiveUpdates:
     """Sends changed pages to the open event streams of one process."""
 
@@ -77,12 +115,17 @@ class LiveUpdates:
         return sum(len(page.viewers) for page in self._watched.values())
 
     async def stream_page(
-        self, request: PageRequest, function: PageFunction, version: str
+        self,
+        request: PageRequest,
+        function: PageFunction,
+        version: str,
+        is_signed_in: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncGenerator[bytes]:
         """Yield server-sent events with new content of a page, for a viewer who has `version` of it.
 
         `page` has new content, `unavailable` and `available` say whether the database answers, and
-        `session_expired` is the last event.
+        `session_ended` is the last event, within a second after the session has ended. `is_signed_in` asks
+        the host application whether its user is still signed in, every 15 seconds.
         """
         key = get_page_cache_key(request)
         page = self._watched.setdefault(key, WatchedPage(request, function))
@@ -91,14 +134,17 @@ class LiveUpdates:
         page.viewers.add(changed)
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run_update_loop(), name="dashboard-live")
-        yield b"retry: %d\n\n" % RECONNECT_DELAY_MS
+        session_watch = SessionWatch(self._site, request, changed, is_signed_in)
         shown_problem: str | None = None
         try:
-            while time.time() < request.session.expires:
+            yield b"retry: %d\n\n" % RECONNECT_DELAY_MS
+            while await session_watch.is_active():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
+                    async with asyncio.timeout(session_watch.get_wait_s()):
                         await changed.wait()
                 changed.clear()
+                if not await session_watch.is_active():
+                    break
                 if page.version and page.version != version:
                     version = page.version
                     html = page.html.replace(FORM_TOKEN_PLACEHOLDER, request.session.token)
@@ -110,8 +156,9 @@ class LiveUpdates:
                     shown_problem = page.problem
                     event = "unavailable" if shown_problem else "available"
                     yield _encode_sse_event(event, {"message": shown_problem}, version)
-            yield _encode_sse_event("session_expired", {"message": "Your session has expired."}, version)
+            yield _encode_sse_event("session_ended", {"message": "Your session has ended."}, version)
         finally:
+            session_watch.close()
             page.viewers.discard(changed)
             if not page.viewers and self._watched.get(key) is page:
                 del self._watched[key]
@@ -171,7 +218,7 @@ class LiveUpdates:
             page = await function(request)
         html = self._site.render_page(request, page, content_only=True)
         html = html.replace(request.session.token, FORM_TOKEN_PLACEHOLDER)
-        self._site.cache_page(request, html)
+        self._site.cache_page_html(request, html)
         return html
 
 

@@ -7,7 +7,6 @@ which identifies its user on every request.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections import OrderedDict
@@ -17,12 +16,12 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.engine import access, audit
-from holdfast.engine.access import ALL_SCOPES_WILDCARD
+from holdfast.engine.access import ALL_SCOPES_WILDCARD, hash_secret
 from holdfast.engine.connection import Connection
 from holdfast.server.api.identity import reject_cross_site_request
 from holdfast.server.api.services import AppServices
 from holdfast.server.dashboard.roles import PERMISSIONS_BY_ROLE, DashboardUser
-from holdfast.server.dashboard.sessions import SESSION_COOKIE, SESSION_LIFETIME_S
+from holdfast.server.dashboard.sessions import SESSION_COOKIE, SESSION_LIFETIME_S, Login
 from holdfast.server.dashboard.site import DashboardSite, get_base_path
 
 MAX_LOGIN_ATTEMPTS = 10
@@ -45,12 +44,8 @@ async def create_login_link(
     `base` is the URL of the dashboard, and `life` is how long the link is valid.
     """
     secret = secrets.token_urlsafe(24)
-    await access.store_login_link(connection, _hash_secret(secret), name=name, role=role, lifetime=life)
+    await access.store_login_link(connection, hash_secret(secret), name=name, role=role, lifetime=life)
     return f"{base.rstrip('/')}/in?t={secret}"
-
-
-def _hash_secret(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 class LoginHandler:
@@ -78,38 +73,72 @@ class LoginHandler:
             return self.render_login_page(
                 request, error="Too many attempts. Try again in a minute.", status=429
             )
-        user = await find_user_by_service_key(self._site.services, key)
-        if user is None:
+        login = await find_login_by_service_key(self._site.services, key)
+        if login is None:
             return self.render_login_page(request, error="This key has no access.", status=403)
-        return await self._start_session(request, user, next_path, "key")
+        async with self._site.transaction(write=True) as connection:
+            cookie = await self._start_session(connection, request, login)
+        if cookie is None:
+            return self.render_login_page(request, error="This key has no access.", status=403)
+        return self._redirect_with_cookie(request, cookie, next_path)
 
     async def login_with_link(self, request: Request) -> Response:
         """Sign in with a one-time login link, which then stops working."""
         if "prefetch" in request.headers.get("sec-purpose", ""):
             return Response(status_code=503)  # a browser that prefetches must not use up the link
         async with self._site.transaction(write=True) as connection:
-            link = await access.redeem_login_link(connection, _hash_secret(request.query_params.get("t", "")))
-        if link is None or link["role"] not in PERMISSIONS_BY_ROLE:
+            link = await access.redeem_login_link(connection, hash_secret(request.query_params.get("t", "")))
+            cookie = None
+            if link is not None and link["role"] in PERMISSIONS_BY_ROLE:
+                login = Login(DashboardUser(link["name"], link["role"]), "link")
+                cookie = await self._start_session(connection, request, login)
+        if cookie is None:
             return self.render_login_page(
                 request, error="This login link was already used or has expired.", status=403
             )
-        return await self._start_session(request, DashboardUser(link["name"], link["role"]), "/", "link")
+        return self._redirect_with_cookie(request, cookie, "/")
 
-    def logout(self, request: Request) -> Response:
-        """Sign out: delete the session cookie and redirect to the login page."""
+    async def logout(self, request: Request) -> Response:
+        """Sign out: end the session, delete its cookie and redirect to the login page."""
+        sessions = self._site.sessions
+        async with self._site.transaction(write=True) as connection:
+            ended = await sessions.end_session(connection, request.cookies.get(SESSION_COOKIE))
+            if ended is not None:
+                await audit.record_audit_entry(
+                    connection, ended.user.actor, "dashboard.logout", str(ended.id)
+                )
+        if ended is not None:
+            sessions.close_streams(ended)
         response = RedirectResponse(f"{get_base_path(request)}/login", status_code=303)
         response.delete_cookie(SESSION_COOKIE, path=get_base_path(request) or "/")
         return response
 
-    async def _start_session(
-        self, request: Request, user: DashboardUser, next_path: str, method: str
-    ) -> Response:
-        async with self._site.transaction(write=True) as connection:
-            await audit.record_audit_entry(connection, user.actor, "dashboard.login", None, {"by": method})
-        response = RedirectResponse(get_base_path(request) + next_path, status_code=303)
+    async def _start_session(self, connection: Connection, request: Request, login: Login) -> str | None:
+        """Start a session and return its cookie, or None if the service key was revoked meanwhile.
+
+        A session of the same browser ends, so that its old cookie does not stay valid unnoticed.
+        """
+        sessions = self._site.sessions
+        started = await sessions.start_session(
+            connection,
+            login,
+            address=request.client.host if request.client else None,
+            user_agent=request.headers.get("user-agent"),
+        )
+        if started is None:
+            return None
+        session_id, cookie = started
+        await sessions.end_session(connection, request.cookies.get(SESSION_COOKIE))
+        await audit.record_audit_entry(
+            connection, login.user.actor, "dashboard.login", str(session_id), {"by": login.method}
+        )
+        return cookie
+
+    def _redirect_with_cookie(self, request: Request, cookie: str, path: str) -> Response:
+        response = RedirectResponse(get_base_path(request) + path, status_code=303)
         response.set_cookie(
             SESSION_COOKIE,
-            self._site.signer.create_session_cookie(user),
+            cookie,
             max_age=SESSION_LIFETIME_S,
             httponly=True,
             samesite="lax",
@@ -130,20 +159,20 @@ class LoginHandler:
         return len(recent) >= MAX_LOGIN_ATTEMPTS
 
 
-async def find_user_by_service_key(services: AppServices, key: str) -> DashboardUser | None:
-    """Return the dashboard user of a service key, or None if the key has no dashboard role.
+async def find_login_by_service_key(services: AppServices, key: str) -> Login | None:
+    """Return the login of a service key, or None if the key has no dashboard role.
 
     A key with the scope `dashboard:<role>` has that role. A key for everything is an admin.
     """
     if services.key_verifier.is_configured_key(key):
-        return DashboardUser("service key", "admin")
+        return Login(DashboardUser("service key", "admin"), "settings_key")
     service_key = await services.key_verifier.find_service_key(key)
     if service_key is None:
         return None
-    if ALL_SCOPES_WILDCARD in service_key.scopes:
-        return DashboardUser(service_key.name, "admin")
     roles = [role for role in PERMISSIONS_BY_ROLE if f"dashboard:{role}" in service_key.scopes]
-    return DashboardUser(service_key.name, roles[-1]) if roles else None
+    if ALL_SCOPES_WILDCARD in service_key.scopes:
+        roles = ["admin"]
+    return Login(DashboardUser(service_key.name, roles[-1]), "key", service_key.prefix) if roles else None
 
 
 def sanitize_redirect_path(text: str | None) -> str:

@@ -45,6 +45,7 @@ NAVIGATION_LINKS_BY_GROUP = {
         NavigationLink("/workers", "Workers", "system.view", "w", ("/worker",)),
         NavigationLink("/database", "Database", "system.view", "d"),
         NavigationLink("/audit", "Audit log", "audit.view", "a"),
+        NavigationLink("/sessions", "Sessions", "session.view", "n"),
         NavigationLink("/settings", "Settings", "settings.edit", ","),
     ),
 }

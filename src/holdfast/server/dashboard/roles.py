@@ -11,7 +11,9 @@ from typing import Final
 
 from holdfast.errors import InvalidError
 
-_SUPPORT_PERMISSIONS = frozenset({"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit"})
+_SUPPORT_PERMISSIONS = frozenset(
+    {"jobs.view", "errors.view", "artifact.view", "batch.view", "settings.edit", "session.view"}
+)
 _VIEWER_PERMISSIONS = _SUPPORT_PERMISSIONS | {
     "payload.view",
     "artifact.download",
@@ -27,6 +29,7 @@ _ADMIN_PERMISSIONS = _OPERATOR_PERMISSIONS | {
     "schedule.edit",
     "artifact.delete",
     "payload.secret",
+    "session.manage",
     "webhook.edit",
 }
 

@@ -1,8 +1,12 @@
-"""Sessions: a signed cookie that identifies the user, and the token that every form of the dashboard carries.
+"""Sessions: who is signed in, and the token that every form of the dashboard carries.
 
-The cookie holds the name, role, tenant and expiry, and a signature. The server stores nothing, so every
-process accepts every session. The form token is bound to the session: a form on another site cannot know it,
-even where the browser would send the cookie along.
+The cookie of a session is 256 random bits that the server chose; no other cookie is ever accepted. The
+database stores its hash with the user, the service key that opened the session, and when it ends. A session
+that is valid is not looked up again for one second, so on every process a session that was ended, or whose
+key was revoked, works for at most one second more.
+
+The form token is derived from the cookie. A form on another site cannot know it, even where the browser would
+send the cookie along.
 """
 
 from __future__ import annotations
@@ -12,26 +16,140 @@ import hashlib
 import hmac
 import secrets
 import time
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
+from holdfast.engine import sessions
+from holdfast.engine.connection import Connection
+from holdfast.engine.sessions import LoginMethod, NewSession
+from holdfast.errors import DatabaseError
+from holdfast.server.api.services import AppServices
 from holdfast.server.dashboard.roles import PERMISSIONS_BY_ROLE, DashboardUser
 from holdfast.settings import Settings
 
 SESSION_COOKIE = "holdfast_session"
 FLASH_COOKIE = "holdfast_flash"
 SESSION_LIFETIME_S = 12 * 3600
+SESSION_CACHE_LIFETIME_S = 1.0
+MAX_CACHED_SESSIONS = 1000
+MAX_SESSION_COOKIE_CHARS = 200
 
 
 @dataclass(frozen=True)
 class DashboardSession:
-    """A login session: the user, the form token, and the expiry time in seconds since the epoch."""
+    """A login session: the user, the form token, and the expiry time in seconds since the epoch.
+
+    `id` is None if the host application identified the user. `is_verified` is False if the database could not
+    be asked whether the session has ended. Such a session sees nothing but pages from before.
+    """
 
     user: DashboardUser
     token: str
     expires: float
+    id: UUID | None = None
+    is_verified: bool = True
+
+
+@dataclass(frozen=True)
+class Login:
+    """A successful login: the user, and how the user was identified."""
+
+    user: DashboardUser
+    method: LoginMethod
+    key_prefix: str | None = None
+
+
+class SessionStore:
+    """Starts, finds and ends the sessions of the dashboard, with a cache of one second."""
+
+    def __init__(self, services: AppServices) -> None:
+        self._database = services.database
+        self._key_verifier = services.key_verifier
+        self._access_monitor = services.access_monitor
+        self._cache: OrderedDict[bytes, tuple[float, DashboardSession]] = OrderedDict()
+
+    async def start_session(
+        self, connection: Connection, login: Login, *, address: str | None, user_agent: str | None
+    ) -> tuple[UUID, str] | None:
+        """Start a session and return its id and cookie, or None if the service key was just revoked."""
+        cookie = secrets.token_urlsafe(32)
+        digests = self._key_verifier.hash_bound_secret(cookie)
+        session = NewSession(
+            digest=digests[-1] if login.method == "settings_key" else digests[0],
+            login=login.method,
+            key_prefix=login.key_prefix,
+            name=login.user.name,
+            role=login.user.role,
+            tenant=login.user.tenant,
+            address=address,
+            user_agent=None if user_agent is None else user_agent.replace("\0", ""),
+        )
+        lifetime = timedelta(seconds=SESSION_LIFETIME_S)
+        session_id = await sessions.start_session(connection, session, lifetime)
+        return None if session_id is None else (session_id, cookie)
+
+    async def find_session(
+        self, cookie: str | None, *, allow_unverified: bool = False
+    ) -> DashboardSession | None:
+        """Return the session of a cookie, or None if there is none or it has ended.
+
+        While the database does not respond, `allow_unverified` returns a session that was valid before.
+        """
+        if not cookie or len(cookie) > MAX_SESSION_COOKIE_CHARS:
+            return None
+        digests = self._key_verifier.hash_bound_secret(cookie)
+        checked_at, cached = self._cache.get(digests[0], (float("-inf"), None))
+        now = time.monotonic()
+        if cached is not None and now - checked_at < SESSION_CACHE_LIFETIME_S:
+            return cached
+        try:
+            async with self._database.connection() as connection:
+                stored = await sessions.find_session(connection, digests)
+        except DatabaseError:
+            if cached is None or not allow_unverified or cached.expires <= time.time():
+                raise
+            return replace(cached, is_verified=False)
+        self._cache.pop(digests[0], None)
+        if stored is None or stored.role not in PERMISSIONS_BY_ROLE:
+            return None
+        session = DashboardSession(
+            DashboardUser(stored.name, stored.role, stored.tenant),
+            derive_form_token(cookie),
+            stored.expires_at.timestamp(),
+            stored.id,
+        )
+        self._cache[digests[0]] = (now, session)
+        while len(self._cache) > MAX_CACHED_SESSIONS:
+            self._cache.popitem(last=False)
+        return session
+
+    async def end_session(self, connection: Connection, cookie: str | None) -> DashboardSession | None:
+        """End the session of a cookie and return it, or None if the cookie has none."""
+        if not cookie or len(cookie) > MAX_SESSION_COOKIE_CHARS:
+            return None
+        digests = self._key_verifier.hash_bound_secret(cookie)
+        self._cache.pop(digests[0], None)
+        stored = await sessions.find_session(connection, digests)
+        if stored is None or stored.role not in PERMISSIONS_BY_ROLE:
+            return None
+        await sessions.end_session(connection, stored.id)
+        user = DashboardUser(stored.name, stored.role, stored.tenant)
+        return DashboardSession(user, "", stored.expires_at.timestamp(), stored.id)
+
+    def close_streams(self, session: DashboardSession) -> None:
+        """Close the open streams of an ended session in this process, without waiting for the next check."""
+        if session.id is not None:
+            self._access_monitor.end_session(session.id)
+
+
+def derive_form_token(cookie: str) -> str:
+    """Return the form token of a session. It does not reveal the cookie."""
+    return hmac.new(cookie.encode("utf-8", "surrogatepass"), b"form token", hashlib.sha256).hexdigest()[:32]
 
 
 class CookieSigner:
@@ -62,30 +180,6 @@ class CookieSigner:
         return hmac.new(
             self._key, f"{purpose}\0{body}".encode("utf-8", "surrogatepass"), hashlib.sha256
         ).hexdigest()
-
-    def create_session_cookie(self, user: DashboardUser) -> str:
-        """Create a session for a user and return its signed cookie value."""
-        return self.sign_value(
-            "session",
-            {
-                "name": user.name,
-                "role": user.role,
-                "tenant": user.tenant,
-                "expires": time.time() + SESSION_LIFETIME_S,
-                "token": secrets.token_urlsafe(16),
-            },
-        )
-
-    def read_session_cookie(self, cookie: str | None) -> DashboardSession | None:
-        """Return the session in a cookie, or None if it is forged, expired or names an unknown role."""
-        value = self.verify_value("session", cookie)
-        if not isinstance(value, dict):
-            return None
-        body: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        if body.get("role") not in PERMISSIONS_BY_ROLE or float(body.get("expires", 0)) < time.time():
-            return None
-        user = DashboardUser(str(body["name"]), body["role"], body.get("tenant"))
-        return DashboardSession(user, str(body["token"]), float(body["expires"]))
 
     def create_host_session(self, user: DashboardUser) -> DashboardSession:
         """Return a session for a user whom the host application identified."""

@@ -32,12 +32,18 @@ from holdfast.engine import access, audit
 from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
 from holdfast.formatting import seconds_between
+from holdfast.redaction import SecretMasker
 from holdfast.server.api.services import AppServices
 from holdfast.server.dashboard import charts, filters, state_badges
 from holdfast.server.dashboard.navigation import filter_navigation_links
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.roles import DashboardUser
-from holdfast.server.dashboard.sessions import FLASH_COOKIE, CookieSigner, DashboardSession
+from holdfast.server.dashboard.sessions import (
+    FLASH_COOKIE,
+    CookieSigner,
+    DashboardSession,
+    SessionStore,
+)
 from holdfast.server.dashboard.template_source import CompactTemplateExtension
 from holdfast.version import __version__
 
@@ -96,8 +102,8 @@ class PageRequest:
         return self.tenant is None or owner == self.tenant
 
     def create_redactor(self) -> PayloadRedactor:
-        """Create a redactor that hides values which the user may not read."""
-        return PayloadRedactor(self.user)
+        """Create a redactor that hides values which the user may not read. For jobs: `job_redaction`."""
+        return PayloadRedactor(self.user, SecretMasker())
 
     def build_url(self, path: str, **query: Any) -> str:
         """Build the URL of a dashboard path with a query string. Empty parameters are left out."""
@@ -178,11 +184,12 @@ def parse_uuid_or_404(text: object) -> UUID:
 
 
 class DashboardSite:
-    """The state that all dashboard requests share: services, cookie signer, templates and cached pages."""
+    """The state that all dashboard requests share: services, sessions, templates and cached pages."""
 
     def __init__(self, services: AppServices, *, environment: str = "") -> None:
         self.services = services
         self.signer = CookieSigner(services.settings)
+        self.sessions = SessionStore(services)
         self.environment = environment
         self.templates = _create_template_environment()
         self._cached_pages: OrderedDict[tuple[str, ...], str] = OrderedDict()
@@ -252,7 +259,7 @@ class DashboardSite:
             "version": __version__,
         }
 
-    def cache_page(self, request: PageRequest, html: str) -> None:
+    def cache_page_html(self, request: PageRequest, html: str) -> None:
         """Cache the content of a page, to show it while the database does not respond."""
         key = get_page_cache_key(request)
         self._cached_pages[key] = html
@@ -269,7 +276,11 @@ def get_page_cache_key(request: PageRequest) -> tuple[str, ...]:
     """Return the cache key of a page. Users with the same key see the same content."""
     user = request.user
     preferences = [request.cookies.get(f"holdfast_{name}", "") for name in ("time", "density", "previews")]
-    name = user.name if request.path.startswith("/jobs") else ""  # the jobs page lists the user's saved views
+    name = ""
+    if request.path.startswith("/jobs"):
+        name = user.name  # the jobs page lists the user's saved views
+    elif request.path.startswith("/sessions"):
+        name = str(request.session.id)  # the sessions page shows other sessions to each login
     return (request.base, request.path, str(request.query), user.role, user.tenant or "", name, *preferences)
 
 

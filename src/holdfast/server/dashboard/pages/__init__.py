@@ -23,6 +23,7 @@ PAGE_MODULES = (
     "workers",
     "database",
     "audit",
+    "sessions",
     "preferences",
 )
 

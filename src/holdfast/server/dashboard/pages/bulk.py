@@ -57,7 +57,7 @@ def _parse_job_selection(request: PageRequest) -> tuple[BulkVerb, str]:
 @register_page("/bulk/new", "bulk.run")
 async def preview_bulk_action(request: PageRequest) -> DashboardPage:
     verb, text = _parse_job_selection(request)
-    query = parse_permitted_search(request, text)
+    query = await parse_permitted_search(request, text)
     count = await bulk_actions.preview_bulk_action(request.connection, verb, query, owner=request.tenant)
     sample = await search.search_jobs(request.connection, query, limit=5, owner=request.tenant)
     return DashboardPage(
@@ -89,7 +89,7 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
     permission = "jobs.retry" if verb == "retry" else "jobs.cancel"
     if not action.request.can(permission):
         raise HTTPException(403, f"Your role does not have the permission {permission}.")
-    query = parse_permitted_search(action.request, action.get_text("q", max_chars=8000))
+    query = await parse_permitted_search(action.request, action.get_text("q", max_chars=8000))
     stop_percent = action.get_number("stop")
     ramp = BulkStageOptions(
         stage_sizes=_parse_stage_sizes(action.get_text("ramp")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import bulk_actions, error_groups
 from holdfast.errors import InvalidError
 from holdfast.search import quote_search_value
+from holdfast.server.dashboard.job_redaction import create_job_redactors, redact_error_groups
 from holdfast.server.dashboard.pages.job import redact_attempt
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
@@ -37,12 +38,11 @@ async def list_errors(request: PageRequest) -> DashboardPage:
         owner=request.tenant,
         ignored=show_ignored,
     )
-    redactor = request.create_redactor()
     return DashboardPage(
         "errors.html",
         "Errors",
         {
-            "groups": [{**group, "message": redactor.redact_text(group.get("message"))} for group in groups],
+            "groups": await redact_error_groups(request, groups),
             "time_ranges": list(ERROR_TIME_RANGES_H),
             "time_range": time_range if time_range in ERROR_TIME_RANGES_H else "24h",
             "show_ignored": show_ignored,
@@ -64,8 +64,8 @@ async def show_error(request: PageRequest) -> DashboardPage:
         "error.html",
         group.get("type") or cause,
         {
-            "group": {**group, "message": request.create_redactor().redact_text(group.get("message"))},
-            "attempts": [_redact_error_sample(request, sample) for sample in group["samples"]],
+            "group": (await redact_error_groups(request, [group]))[0],
+            "attempts": await _redact_error_samples(request, group["samples"]),
             "retryable": retryable,
             "jobs_query": query,
             "ignore_options": {value: label for value, (label, _) in IGNORE_PERIOD_OPTIONS.items()},
@@ -73,10 +73,17 @@ async def show_error(request: PageRequest) -> DashboardPage:
     )
 
 
-def _redact_error_sample(request: PageRequest, sample: Mapping[str, Any]) -> dict[str, Any]:
-    redactor = request.create_redactor()
-    redactor.collect_secrets(sample.get("args"))
-    return {**redact_attempt(sample, redactor), "args": redactor.redact_payload(sample.get("args"))}
+async def _redact_error_samples(
+    request: PageRequest, samples: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    redactors = await create_job_redactors(request, (sample["job"] for sample in samples))
+    return [
+        {
+            **redact_attempt(sample, redactors[sample["job"]]),
+            "args": redactors[sample["job"]].redact_payload(sample.get("args")),
+        }
+        for sample in samples
+    ]
 
 
 @register_action("/error/ignore", "errors.ignore")

@@ -13,7 +13,8 @@ from holdfast.engine.connection import Connection
 from holdfast.formatting import describe_wait_reason, format_count
 from holdfast.model import TaskExplanation
 from holdfast.server.dashboard import timeline
-from holdfast.server.dashboard.pages.jobs import redact_job_row
+from holdfast.server.dashboard.job_redaction import create_job_redactor
+from holdfast.server.dashboard.pages.jobs import redact_job_row, redact_progress
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
@@ -33,6 +34,8 @@ MAX_SHOWN_LOG_LINES = 500
 MAX_SHOWN_EVENTS = 500
 MAX_SHOWN_FILES = 200
 LIBRARY_PATH_PARTS = ("holdfast/", "asyncio/", "concurrent/", "threading.py", "site-packages/")
+EVENT_PAYLOAD_FIELDS = ("output", "result", "error", "args")
+EVENT_TEXT_FIELDS = ("message", "phase", "reason")
 Row = Mapping[str, Any]
 
 
@@ -41,12 +44,9 @@ async def show_job(request: PageRequest) -> DashboardPage:
     detail = await get_job_or_404(request)
     tab = request.query.get("tab", "attempts")
     tab = tab if tab in JOB_TABS else "attempts"
-    redactor = await _create_job_redactor(request, detail)
+    redactor = await create_job_redactor(request, detail)
     tasks = [_redact_task(task, redactor) for task in detail["tasks"] or ()]
-    job = redact_job_row(request, detail)
-    job["progress"]["message"] = redactor.redact_text(detail["progress"].get("message"))
-    if job["error"]:
-        job["error"]["message"] = redactor.redact_text(detail["error"].get("message"))
+    job = redact_job_row(detail, redactor, request.now)
     return DashboardPage(
         "job.html",
         f"{detail['type']} {str(detail['id'])[-5:]}",
@@ -75,24 +75,13 @@ async def get_job_or_404(request: PageRequest) -> dict[str, Any]:
     return detail
 
 
-async def _create_job_redactor(request: PageRequest, detail: Row) -> PayloadRedactor:
-    """Create a redactor that masks the secrets in a job's payloads wherever they appear in its texts."""
-    redactor = request.create_redactor()
-    redactor.collect_secrets(detail.get("params"))
-    if not detail["single"] and not redactor.can_view_secrets:
-        for task in (detail["tasks"] or ())[:MAX_TASKS_WITH_PAYLOAD]:
-            payload = await job_detail.get_task_payload(request.connection, UUID(task["id"]))
-            redactor.collect_secrets(payload["args"] if payload else None)
-    return redactor
-
-
 def _redact_task(task: Row, redactor: PayloadRedactor) -> dict[str, Any]:
     error = task.get("error")
     has_failed = task["failures"] + task["crashes"] > 0
     return {
         **task,
         "state": "retrying" if task["status"] == "scheduled" and has_failed else task["status"],
-        "message": redactor.redact_text(task["message"]),
+        **redact_progress(task, redactor),
         "error": {**error, "message": redactor.redact_text(error.get("message"))} if error else None,
     }
 
@@ -189,12 +178,13 @@ def split_traceback(traceback: str) -> list[tuple[bool, str]]:
 
 
 def _redact_event(event: jobs.JobEvent, redactor: PayloadRedactor) -> dict[str, Any]:
+    """Return an event without values that the user may not see. Names, numbers and states stay visible."""
     body = dict(event.body or {})
-    if "message" in body:
-        body["message"] = redactor.redact_text(body["message"])
-    for name in ("output", "result", "error", "args"):
-        if name in body:
-            body[name] = redactor.redact_payload(body[name])
+    for name, value in body.items():
+        if isinstance(value, (dict, list)) or name in EVENT_PAYLOAD_FIELDS:
+            body[name] = redactor.redact_payload(value)
+        elif isinstance(value, str) and (redactor.can_view_payloads or name in EVENT_TEXT_FIELDS):
+            body[name] = redactor.redact_text(value)
     return {"seq": event.seq, "at": event.at, "kind": event.kind, "body": body}
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
-from holdfast.engine import overview, queues, saved_views, search
+from holdfast.engine import overview, queues, saved_views, search, task_types
 from holdfast.errors import InvalidError
 from holdfast.formatting import format_error, seconds_between
+from holdfast.redaction import find_secret_fields
 from holdfast.search import SEARCH_FIELDS, SEARCH_STATES, SearchQuery, parse_search, replace_search_term
+from holdfast.server.dashboard.job_redaction import create_row_redactors
 from holdfast.server.dashboard.json_values import object_or_empty
-from holdfast.server.dashboard.redaction import check_search_permissions
+from holdfast.server.dashboard.redaction import PayloadRedactor, restrict_search
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
 from holdfast.server.dashboard.site import (
     ActionRequest,
@@ -47,11 +49,14 @@ JOB_EXPORT_COLUMNS = (
 )
 
 
-def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery:
+async def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery:
     """Parse a search query. Raise `InvalidError` if it searches values that the user may not read."""
     query = parse_search(text)
-    check_search_permissions(query, request.user)
-    return query
+    secret_fields: frozenset[str] = frozenset()
+    if any(term.path for term in query.terms) and not request.can("payload.secret"):
+        known_types = await task_types.list_task_types(request.connection)
+        secret_fields = secret_fields.union(*(find_secret_fields(kind.get("schema")) for kind in known_types))
+    return restrict_search(query, request.user, secret_fields)
 
 
 @register_page("/jobs", "jobs.view")
@@ -62,7 +67,7 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
     try:
         result = await search.search_jobs(
             request.connection,
-            parse_permitted_search(request, text),
+            await parse_permitted_search(request, text),
             before=request.before_id,
             limit=JOBS_PER_PAGE,
             owner=request.tenant,
@@ -77,7 +82,7 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
             "q": text,
             "error": error,
             "result": result,
-            "jobs": [redact_job_row(request, row) for row in result.rows],
+            "jobs": await redact_job_rows(request, result.rows),
             "state_filters": await _build_state_filters(request, text if error is None else ""),
             "saved_views": await saved_views.list_saved_views(request.connection, request.user.name),
             "suggestions": await _list_search_suggestions(request),
@@ -85,9 +90,14 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
     )
 
 
-def redact_job_row(request: PageRequest, row: Mapping[str, Any]) -> dict[str, Any]:
+async def redact_job_rows(request: PageRequest, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return jobs without values that the user may not see, with wait and run time in seconds."""
+    redactors = await create_row_redactors(request, rows)
+    return [redact_job_row(row, redactors[str(row["id"])], request.now) for row in rows]
+
+
+def redact_job_row(row: Mapping[str, Any], redactor: PayloadRedactor, now: datetime) -> dict[str, Any]:
     """Return a job without values that the user may not see, with wait and run time in seconds."""
-    redactor = request.create_redactor()
     error = object_or_empty(row.get("error"))
     due_at, started_at, finished_at = row["due_at"], row["started_at"], row["finished_at"]
     is_scheduled = row["state"] == "scheduled"
@@ -98,10 +108,15 @@ def redact_job_row(request: PageRequest, row: Mapping[str, Any]) -> dict[str, An
         "error": {"type": error.get("type"), "message": redactor.redact_text(error.get("message"))}
         if error
         else None,
-        "progress": {**row["progress"], "message": redactor.redact_text(row["progress"].get("message"))},
-        "wait_s": None if is_scheduled else seconds_between(due_at, started_at or request.now),
-        "run_s": seconds_between(started_at, finished_at or request.now) if started_at else None,
+        "progress": {**row["progress"], **redact_progress(row["progress"], redactor)},
+        "wait_s": None if is_scheduled else seconds_between(due_at, started_at or now),
+        "run_s": seconds_between(started_at, finished_at or now) if started_at else None,
     }
+
+
+def redact_progress(progress: Mapping[str, Any], redactor: PayloadRedactor) -> dict[str, str]:
+    """Return the texts of a progress, phase and message, without values that the user may not see."""
+    return {name: redactor.redact_text(progress.get(name)) for name in ("phase", "message")}
 
 
 async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str, Any]]:
@@ -158,7 +173,7 @@ async def export_jobs(request: PageRequest) -> Response:
 
 
 async def _iterate_export_lines(request: PageRequest, file_format: str) -> AsyncGenerator[str]:
-    query = parse_permitted_search(request, request.query.get("q", ""))
+    query = await parse_permitted_search(request, request.query.get("q", ""))
     if file_format == "csv":
         yield _format_csv_line(JOB_EXPORT_COLUMNS)
     before: UUID | None = None
@@ -166,8 +181,7 @@ async def _iterate_export_lines(request: PageRequest, file_format: str) -> Async
         result = await search.search_jobs(
             request.connection, query, before=before, limit=EXPORT_JOBS_PER_QUERY, owner=request.tenant
         )
-        for row in result.rows:
-            job = redact_job_row(request, row)
+        for job in await redact_job_rows(request, result.rows):
             job["error"] = format_error(job) or None
             exported = {name: job.get(name) for name in JOB_EXPORT_COLUMNS}
             if file_format == "csv":
@@ -194,7 +208,7 @@ def _format_csv_line(values: Iterable[Any]) -> str:
 @register_action("/views/save", "view.save")
 async def save_view(action: ActionRequest) -> tuple[str, str]:
     text = action.get_text("q", max_chars=4000)
-    parse_permitted_search(action.request, text)
+    await parse_permitted_search(action.request, text)
     name = action.get_required_text("name")
     shared = action.get_text("shared") == "yes"
     await saved_views.put_saved_view(

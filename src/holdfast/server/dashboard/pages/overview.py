@@ -33,6 +33,7 @@ from holdfast.formatting import (
 from holdfast.model import MessageMetrics, StoredSchedule
 from holdfast.search import quote_search_value
 from holdfast.server.dashboard import charts
+from holdfast.server.dashboard.job_redaction import redact_error_groups
 from holdfast.server.dashboard.pages.webhooks import get_webhook_state, remove_query_string
 from holdfast.server.dashboard.registry import register_page
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
@@ -97,8 +98,9 @@ async def _load_overview_values(request: PageRequest, hours: float) -> dict[str,
         "slots": sum(_count_worker_slots(worker) for worker in live_workers),
         "unresponsive_workers": sum(worker["state"] == "quiet" for worker in workers),
         "totals": await overview.count_problems(connection, request.now - timedelta(hours=24)),
-        "error_groups": await engine_error_groups.list_error_groups(
-            connection, owner=request.tenant, limit=20
+        "error_groups": await redact_error_groups(
+            request,
+            await engine_error_groups.list_error_groups(connection, owner=request.tenant, limit=20),
         ),
         "message_queues": await queues.list_message_metrics(connection)
         if request.can("message.view")

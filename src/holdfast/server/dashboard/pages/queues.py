@@ -27,7 +27,7 @@ PAUSE_PERIOD_OPTIONS: dict[str, tuple[str, float | None]] = {
     "1d": ("1 day", 24),
     "until resumed": ("Until resumed", None),
 }
-ASSUMED_SLOTS_PER_WORKER = 8
+ASSUMED_SLOTS_PER_WORKER = 10
 TREND_POINT_COUNT = 12
 Row = Mapping[str, Any]
 

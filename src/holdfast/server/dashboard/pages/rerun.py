@@ -12,6 +12,7 @@ from holdfast.engine.connection import translate_driver_errors
 from holdfast.errors import HoldfastError, InvalidError
 from holdfast.formatting import shorten_id
 from holdfast.server.dashboard import forms
+from holdfast.server.dashboard.job_redaction import create_job_redactor
 from holdfast.server.dashboard.pages.job import get_job_or_404
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
@@ -30,7 +31,10 @@ async def _build_rerun_page(
         raise HTTPException(403, "Your role may not view payloads, so it cannot edit them.")
     body = await job_detail.build_job_resubmission(request.connection, request.parse_id())
     schema = await _fetch_arguments_schema(request, body)
-    original = request.create_redactor().redact_payload(_get_job_arguments(body), schema)
+    redactor = await create_job_redactor(request, job)
+    original = redactor.redact_payload(_get_job_arguments(body), schema)
+    if isinstance(original, str):
+        raise HTTPException(403, f"Your role may not see secrets: {original}")
     arguments = original if edited is None else edited
     return DashboardPage(
         "rerun.html",

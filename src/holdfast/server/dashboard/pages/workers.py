@@ -11,7 +11,9 @@ from holdfast.engine import leases
 from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
 from holdfast.search import quote_search_value
+from holdfast.server.dashboard.job_redaction import create_job_redactors
 from holdfast.server.dashboard.json_values import object_or_empty
+from holdfast.server.dashboard.pages.jobs import redact_progress
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
 
@@ -60,14 +62,14 @@ async def show_worker(request: PageRequest) -> DashboardPage:
     if row is None:
         raise HTTPException(404, f"Worker {name} does not exist.")
     running = await engine_workers.list_running_tasks_of_worker(request.connection, name)
-    redactor = request.create_redactor()
+    redactors = await create_job_redactors(request, (task["job"] for task in running))
     return DashboardPage(
         "worker.html",
         f"Worker {name}",
         {
             "worker": _flatten_worker_report(row),
             "report": row.get("report") or {},
-            "running": [{**task, "message": redactor.redact_text(task["message"])} for task in running],
+            "running": [{**task, **redact_progress(task, redactors[task["job"]])} for task in running],
             "jobs_query": f"worker:{quote_search_value(name)}",
         },
     )

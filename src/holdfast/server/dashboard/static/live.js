@@ -182,7 +182,7 @@ function openStream() {
     showStatus("off", "Reconnecting…");
     if (stream && stream.readyState === EventSource.CLOSED) {
       stream = null;
-      setTimeout(openStream, RECONNECT_DELAY_MS);
+      reloadIfSignedOut().finally(() => setTimeout(openStream, RECONNECT_DELAY_MS));
     }
   };
   stream.addEventListener("page", (event) => {
@@ -202,7 +202,13 @@ function openStream() {
     banner.hidden = true;
     showStatus("on", "Live");
   });
-  stream.addEventListener("session_expired", () => location.reload());
+  stream.addEventListener("session_ended", () => location.reload());
+}
+
+// An EventSource does not tell why the server refused it. If the session has ended, the page redirects to the login.
+async function reloadIfSignedOut() {
+  const response = await fetch(location.href, { method: "HEAD", redirect: "manual" }).catch(() => null);
+  if (response && (response.type === "opaqueredirect" || response.status === 403)) location.reload();
 }
 
 function closeStream() {
