@@ -253,6 +253,8 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     """A stored file. `name` is its file name, `key` the key of its content in the object store.
 
+    `key` is empty if the file was read with the rights of an end user.
+
     >>> from holdfast import Artifact, Client
     >>> client = Client()
     >>> async def main() -> None:
@@ -266,7 +268,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     kind: str
     name: str
-    key: str
+    key: str = ""
     content_type: str
     size: int
     sha256: str

@@ -78,6 +78,8 @@ class SearchQuery:
 
     text: str
     terms: tuple[SearchTerm, ...] = ()
+    skip_error_messages: bool = False
+    """Whether words and `error:` match the type of an error only: for callers who see messages masked."""
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +93,10 @@ class SearchQuery:
     @property
     def json_filter(self) -> dict[str, Any]:
         """The search as the JSON filter that the SQL function `search_jobs` takes."""
-        return _build_search_filter(self.terms)
+        conditions = _build_search_filter(self.terms)
+        if self.skip_error_messages and conditions.keys() & {"text", "error"}:
+            conditions["skip_error_messages"] = True
+        return conditions
 
 
 def parse_search(text: str) -> SearchQuery:

@@ -11,60 +11,53 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
+from holdfast.core_settings import CoreSettings
 from holdfast.errors import SettingsError
-from holdfast.redaction import MASK_TEXT
+from holdfast.setting_values import (
+    SETTING_CHOICES,
+    AutoSwitch,
+    LogCaptureLevel,
+    LogFormat,
+    LogLevel,
+    OnOffSwitch,
+    Secret,
+    convert_setting_value,
+    define_setting,
+    parse_duration,
+    redact_url,
+)
 
-AutoSwitch = Literal["auto", "on", "off"]
-LogFormat = Literal["human", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogCaptureLevel = Literal["off", "debug", "info", "warning", "error"]
-OnOffSwitch = Literal["off", "on"]
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "SETTING_CHOICES",
+    "AutoSwitch",
+    "LogCaptureLevel",
+    "LogFormat",
+    "LogLevel",
+    "OnOffSwitch",
+    "Secret",
+    "SettingSource",
+    "Settings",
+    "define_setting",
+    "load_settings",
+    "parse_duration",
+    "redact_url",
+]
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
-
-
-class Secret(str):
-    """A string that prints as `•••`, for passwords and keys. `reveal()` returns the value.
-
-    >>> from holdfast import Secret
-    >>> password = Secret("hunter2")
-    >>> print(password)
-    •••
-    >>> password.reveal()
-    'hunter2'
-    """
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"Secret({MASK_TEXT!r})"
-
-    def __str__(self) -> str:
-        return MASK_TEXT
-
-    def __format__(self, spec: str) -> str:
-        return MASK_TEXT
-
-    def reveal(self) -> str:
-        """Return the secret value as a plain string."""
-        return "".join(self)
-
-
-def define_setting(default: Any, help: str) -> Any:  # noqa: A002
-    """Declare a field of `Settings` with its default and its help text."""
-    return field(default=default, metadata={"help": help})
+# Variables without the prefix: hosting platforms set the first, users of the media system know the others.
+PLAIN_ENVIRONMENT_NAMES = ("database_url", "async_downloads_enabled", "download_workers")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(CoreSettings):
     """All settings. `load_settings()` reads them from the environment and pyproject.toml.
 
     >>> from holdfast import Secret, Settings
@@ -73,133 +66,81 @@ class Settings:
     4
     """
 
-    database_url: Secret | None = define_setting(
-        None, "Set the URL of the PostgreSQL database (default: the embedded PostgreSQL in `home`)"
-    )
-    home: Path = define_setting(
-        Path(".holdfast"), "Set the folder for the embedded database and local files (default: .holdfast)"
-    )
-    pg_bin: Path | None = define_setting(
-        None,
-        "Set the folder of postgres and initdb for the embedded database (default: search for it)",
-    )
-    pool_size: int = define_setting(
-        8, "Set the maximum number of pooled database connections per event loop (default: 8)"
-    )
-    statement_cache: AutoSwitch = define_setting(
-        "auto",
-        "Use prepared statements; `auto` turns them off behind a transaction pooler (default: auto)",
-    )
-    listen: AutoSwitch = define_setting(
-        "auto",
-        "Use LISTEN/NOTIFY to wake up workers; `off` polls, `auto` detects a pooler (default: auto)",
-    )
-    connect_timeout: timedelta = define_setting(
-        timedelta(seconds=10), "Set the maximum time to wait for a database connection (default: 10s)"
-    )
-    call_timeout: timedelta = define_setting(
-        timedelta(seconds=30), "Set the maximum duration of one database call (default: 30s)"
-    )
-    lock_timeout: timedelta = define_setting(
-        timedelta(milliseconds=800),
-        "Set the maximum time that one migration step waits for a table lock (default: 800ms)",
-    )
-    storage_url: Secret | None = define_setting(
-        None,
-        "Set the folder or the s3://, gs:// or az:// URL where files are stored (default: home/files)",
-    )
-    signing_key: Secret | None = define_setting(
-        None, "Set the key that signs download links (default: a generated key, stored in `home`)"
-    )
-    log_format: LogFormat = define_setting(
-        "human", "Choose the log format: `human` for terminals, `json` for log collectors (default: human)"
-    )
-    log_level: LogLevel = define_setting(
-        "info", "Set the minimum level of Holdfast's own log lines (default: info)"
-    )
-    capture_logs: LogCaptureLevel = define_setting(
-        "off", "Store the `logging` output of tasks with the job, from this level up (default: off)"
-    )
-    tracing: OnOffSwitch = define_setting(
-        "off", "Create OpenTelemetry spans from submit to run; needs holdfast[telemetry] (default: off)"
-    )
-    sentry_dsn: Secret | None = define_setting(
-        None, "Report exceptions of tasks to this Sentry DSN; needs holdfast[telemetry] (default: none)"
-    )
-    health_host: str = define_setting(
-        "127.0.0.1", "Set the address on which workers serve health checks and metrics (default: 127.0.0.1)"
-    )
-    health_port: int | None = define_setting(
-        None,
-        "Set the port on which workers serve health checks and metrics; 0 picks a free port (default: none)",
-    )
-    api_host: str = define_setting(
-        "127.0.0.1", "Set the address that the API listens on (default: 127.0.0.1)"
-    )
-    api_port: int = define_setting(
-        8700, "Set the port that the API listens on; 0 picks a free port (default: 8700)"
-    )
-    service_key: Secret | None = define_setting(
-        None, "Set a key with all rights, which services send as a bearer token (default: none)"
-    )
-    jwt_secret: Secret | None = define_setting(
-        None, "Set the HS256 secret that verifies the JWTs of users (default: none)"
-    )
-    jwt_jwks: str | None = define_setting(
-        None, "Set the URL or file of the JWKS that verifies the JWTs of users (default: none)"
-    )
-    jwt_issuer: str | None = define_setting(
-        None, "Set the issuer (`iss`) that the JWTs of users must have (default: any issuer)"
-    )
-    jwt_audience: str = define_setting(
-        "authenticated", "Set the audience (`aud`) that the JWTs of users must have (default: authenticated)"
-    )
-    jwt_cookie: str | None = define_setting(
-        None,
-        "Set the name of a cookie that may carry the JWT of a user (default: none, only the bearer header)",
-    )
-    cors_origins: str = define_setting(
-        "", "Set the origins, comma-separated, that CORS allows to call the API (default: none)"
-    )
-    api_body_limit: int = define_setting(
-        1024 * 1024, "Set the maximum size of an API request body in bytes (default: 1048576)"
-    )
-    api_timeout: timedelta = define_setting(
-        timedelta(seconds=30),
-        "Set the maximum duration of an API request, except event streams (default: 30s)",
-    )
-    api_rate: int = define_setting(
-        100, "Set the rate limit of API requests per second for one user or key (default: 100)"
-    )
-    api_burst: int = define_setting(
-        400, "Set how many API requests one user or key may make in a burst (default: 400)"
-    )
-    user_jobs: int = define_setting(
-        1000, "Set the maximum number of unfinished jobs of one user (default: 1000)"
-    )
-    user_streams: int = define_setting(
-        16,
-        "Set the maximum number of open event streams of one user; ten times that for services (default: 16)",
-    )
-    api_streams: int = define_setting(
-        5000, "Set the maximum number of open event streams of one API process (default: 5000)"
-    )
-    rpc_schemas: str = define_setting(
-        "pgmq_public,holdfast",
-        "Set the schemas, comma-separated, that /rest/v1/rpc may call (default: pgmq_public,holdfast)",
-    )
-    egress_allow: str = define_setting(
-        "", "Set the private networks or hosts, comma-separated, that webhooks may call (default: none)"
-    )
     systems_schema: str = define_setting(
         "public",
         "Set the database schema for the tables of the bundled applications (systems) (default: public)",
     )
+    media_hosts: str = define_setting(
+        "",
+        "Set the hosts, comma-separated, whose media may be downloaded, with their subdomains "
+        "(default: every public host)",
+    )
+    media_max_bytes: int = define_setting(
+        2 * 1024**3, "Set the maximum size of a downloaded media file in bytes (default: 2147483648)"
+    )
+    media_max_duration: timedelta = define_setting(
+        timedelta(hours=4), "Set the maximum playing time of downloaded media (default: 4h)"
+    )
+    media_timeout: timedelta = define_setting(
+        timedelta(hours=1), "Set the maximum duration of one attempt to download media (default: 1h)"
+    )
+    media_idle_timeout: timedelta = define_setting(
+        timedelta(seconds=30), "Set how long a media download waits for the next byte (default: 30s)"
+    )
+    media_retry_delay: timedelta = define_setting(
+        timedelta(seconds=10), "Set the delay before a broken media download is tried again (default: 10s)"
+    )
+    media_user_rate: int = define_setting(
+        100, "Set how many shares one user may add in an hour (default: 100)"
+    )
+    media_user_bytes: int = define_setting(
+        10 * 1024**3, "Set how many bytes of media one user may store (default: 10737418240)"
+    )
+    media_plan_claim: str = define_setting(
+        "app_metadata.plan", "Set where JWTs name the plan of a user (default: app_metadata.plan)"
+    )
+    media_premium_plans: str = define_setting(
+        "premium,pro,enterprise",
+        "Set the plans, comma-separated, whose media downloads start first (default: premium,pro,enterprise)",
+    )
+    async_downloads_enabled: OnOffSwitch = define_setting(
+        "on",
+        "Answer new shares before their download; `off` answers when it has ended. ASYNC_DOWNLOADS_ENABLED "
+        "works too (default: on)",
+    )
+    download_workers: int | None = define_setting(
+        None,
+        "Set how many processes `holdfast worker holdfast.systems.media` starts. DOWNLOAD_WORKERS works too "
+        "(default: the option --processes)",
+    )
     template_folder: Path | None = define_setting(
         None, "Set the folder of your own templates for exported documents (default: none)"
     )
+    export_retention: timedelta = define_setting(
+        timedelta(days=7), "Set how long exported documents are kept (default: 7d)"
+    )
+    report_retention: timedelta = define_setting(
+        timedelta(days=90), "Set how long reports and their files are kept (default: 90d)"
+    )
+    report_budget_cents: int = define_setting(
+        0,
+        "Set the maximum cost of a user's reports in 30 days, in cents of `provider_prices` "
+        "(default: 0, no maximum)",
+    )
     font_folders: str = define_setting(
         "", "Set the folders, comma-separated, of additional fonts for documents (default: none)"
+    )
+    chromium: Path | None = define_setting(
+        None, "Set the path of the Chromium that captures and prints pages (default: search for it)"
+    )
+    chromium_sandbox: OnOffSwitch = define_setting(
+        "on", "Use the sandbox of Chromium; `off` only where the machine has none (default: on)"
+    )
+    ffmpeg: Path | None = define_setting(
+        None, "Set the path of the ffmpeg that reads media (default: that of the package imageio-ffmpeg)"
+    )
+    chromium_user: str = define_setting(
+        "nobody", "Set the user that runs Chromium if the worker is root (default: nobody)"
     )
     text_url: str | None = define_setting(
         None,
@@ -207,6 +148,25 @@ class Settings:
     )
     text_key: Secret | None = define_setting(None, "Set the API key for `text_url` (default: none)")
     text_model: str = define_setting("gpt-5-mini", "Set the model that `text_url` uses (default: gpt-5-mini)")
+    text_timeout: timedelta = define_setting(
+        timedelta(minutes=2), "Set the maximum duration of a request to `text_url` (default: 2m)"
+    )
+    text_max_tokens: int | None = define_setting(
+        None, "Set the maximum number of tokens that `text_url` may generate per request (default: no limit)"
+    )
+    vision_url: str | None = define_setting(
+        None, "Set the URL of an OpenAI-compatible server that describes images (default: local measurements)"
+    )
+    vision_key: Secret | None = define_setting(None, "Set the API key for `vision_url` (default: none)")
+    vision_model: str = define_setting(
+        "gpt-5-mini", "Set the model that `vision_url` uses (default: gpt-5-mini)"
+    )
+    vision_timeout: timedelta = define_setting(
+        timedelta(minutes=1), "Set the maximum duration of a request to `vision_url` (default: 1m)"
+    )
+    vision_max_tokens: int | None = define_setting(
+        200, "Set the maximum number of tokens that `vision_url` may generate per request (default: 200)"
+    )
     speech_url: str | None = define_setting(
         None,
         "Set the URL of an OpenAI-compatible text-to-speech server (default: local speech synthesis)",
@@ -216,28 +176,41 @@ class Settings:
         "gpt-4o-mini-tts", "Set the model that `speech_url` uses (default: gpt-4o-mini-tts)"
     )
     speech_voice: str = define_setting("alloy", "Set the voice that `speech_url` uses (default: alloy)")
-
-    def __post_init__(self) -> None:
-        minimums = {
-            "pool_size": 1,
-            "api_port": 0,
-            "api_body_limit": 1024,
-            "api_rate": 1,
-            "api_burst": 1,
-            "user_jobs": 1,
-            "user_streams": 1,
-            "api_streams": 1,
-        }
-        for name, minimum in minimums.items():
-            value = getattr(self, name)
-            if value < minimum:
-                raise SettingsError(f"{name} must be at least {minimum}, got {value}.", field=name)
-        if self.health_port is not None and not 0 <= self.health_port <= 65535:
-            raise SettingsError(
-                f"health_port must be between 0 and 65535, got {self.health_port}.", field="health_port"
-            )
-        if self.api_port > 65535:
-            raise SettingsError(f"api_port must be at most 65535, got {self.api_port}.", field="api_port")
+    speech_timeout: timedelta = define_setting(
+        timedelta(minutes=3), "Set the maximum duration of a request to `speech_url` (default: 3m)"
+    )
+    embeddings_url: str | None = define_setting(
+        None, "Set the URL of an OpenAI-compatible embeddings server (default: local word vectors)"
+    )
+    embeddings_key: Secret | None = define_setting(
+        None, "Set the API key for `embeddings_url` (default: none)"
+    )
+    embeddings_model: str = define_setting(
+        "text-embedding-3-small",
+        "Set the model that `embeddings_url` uses (default: text-embedding-3-small)",
+    )
+    embeddings_timeout: timedelta = define_setting(
+        timedelta(minutes=1), "Set the maximum duration of a request to `embeddings_url` (default: 1m)"
+    )
+    transcription_url: str | None = define_setting(
+        None, "Set the URL of an OpenAI-compatible transcription server (default: local transcription)"
+    )
+    transcription_key: Secret | None = define_setting(
+        None, "Set the API key for `transcription_url` (default: none)"
+    )
+    transcription_model: str = define_setting(
+        "whisper-1", "Set the model that `transcription_url` uses (default: whisper-1)"
+    )
+    transcription_model_path: Path | None = define_setting(
+        None,
+        "Set the folder of a Whisper model (CTranslate2) for local transcription (default: pocketsphinx)",
+    )
+    transcription_timeout: timedelta = define_setting(
+        timedelta(minutes=5), "Set the maximum duration of a request to `transcription_url` (default: 5m)"
+    )
+    provider_prices: str = define_setting(
+        "", "Set the prices of models as JSON, for the cost of provider calls (default: no prices)"
+    )
 
 
 SettingSource = Mapping[str, object]
@@ -272,7 +245,7 @@ def load_settings(
                 fix=f"Settings: {', '.join(known)}.",
                 field=name,
             )
-        values[name] = _convert_setting_value(name, str(known[name].type), raw)
+        values[name] = convert_setting_value(name, str(known[name].type), raw)
     return Settings(**values)
 
 
@@ -283,8 +256,9 @@ def _format_setting_suggestion(name: str, known: Iterable[str]) -> str:
 
 def _read_environment_settings(environ: Mapping[str, str]) -> dict[str, object]:
     values: dict[str, object] = {}
-    if environ.get("DATABASE_URL"):
-        values["database_url"] = environ["DATABASE_URL"]
+    for name in PLAIN_ENVIRONMENT_NAMES:
+        if environ.get(name.upper()):
+            values[name] = environ[name.upper()]
     for f in fields(Settings):
         value = environ.get(ENVIRONMENT_PREFIX + f.name.upper())
         if value:
@@ -303,51 +277,3 @@ def _read_pyproject_settings(folder: Path) -> dict[str, object]:
             raise SettingsError(f"{path} is not valid TOML: {error}.", fix="Correct the file.") from error
         return cast("dict[str, object]", table.get("tool", {}).get("holdfast", {}))
     return {}
-
-
-_SECONDS_BY_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
-
-
-def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as `90s`, `1.5h`, `250ms` or `7d`."""
-    match = _DURATION_PATTERN.fullmatch(text.strip())
-    if not match:
-        raise ValueError("write a number and a unit, as in 250ms, 90s, 5m, 1.5h or 7d")
-    return timedelta(seconds=float(match["number"]) * _SECONDS_BY_UNIT[match["unit"]])
-
-
-SETTING_CHOICES: dict[str, tuple[str, ...]] = {
-    "AutoSwitch": get_args(AutoSwitch),
-    "LogFormat": get_args(LogFormat),
-    "LogLevel": get_args(LogLevel),
-    "LogCaptureLevel": get_args(LogCaptureLevel),
-    "OnOffSwitch": get_args(OnOffSwitch),
-}
-
-
-def _convert_setting_value(name: str, kind: str, raw: object) -> object:
-    kind = kind.removesuffix(" | None")
-    try:
-        if kind in SETTING_CHOICES:
-            if str(raw) not in SETTING_CHOICES[kind]:
-                raise ValueError(f"choose one of {', '.join(SETTING_CHOICES[kind])}")
-            return str(raw)
-        if kind == "timedelta":
-            return raw if isinstance(raw, timedelta) else parse_duration(str(raw))
-        if kind == "int":
-            return int(str(raw))
-        plain = raw.reveal() if isinstance(raw, Secret) else str(raw)
-        return {"Path": Path, "Secret": Secret, "str": str}[kind](plain)
-    except ValueError as error:
-        shown = MASK_TEXT if kind == "Secret" else repr(raw)
-        raise SettingsError(
-            f"The setting {name} has the invalid value {shown}: {error}.", field=name
-        ) from error
-
-
-def redact_url(url: str) -> str:
-    """Return a URL with its password masked."""
-    # A URL parser would end the host at an unescaped / or ? in the password, so this goes up to the last @.
-    url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{MASK_TEXT}@", url, flags=re.DOTALL)
-    return re.sub(r"([?&]password=)[^&#]*", rf"\1{MASK_TEXT}", url)

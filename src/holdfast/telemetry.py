@@ -39,7 +39,8 @@ EVENT_DESCRIPTIONS: Final[dict[str, str]] = {
     "worker.process_restarted": "A worker process ended and will be restarted: number, reason, retry_in",
     "worker.health_server_started": "The health server of a worker was started: url",
     "tasks.claimed": "A claim returned: worker, claimed, requested, outcomes, seconds",
-    "task.raised": "An attempt raised an exception: task, job, name, attempt, exception",
+    "task.raised": "An attempt raised an exception: task, job, name, attempt, exception (as it was raised), "
+    "masker (masks the secrets of the arguments in a text)",
     "task.started": "An attempt began: task, job, name, queue, attempt",
     "task.finished": "The outcome of an attempt was recorded: task, job, name, queue, attempt, outcome, "
     "seconds, error",
@@ -50,6 +51,9 @@ EVENT_DESCRIPTIONS: Final[dict[str, str]] = {
     "message.lease_lost": "A message was read by another reader or deleted: queue, message",
     "message.moved_to_dead_letters": "A message was moved to the dead letters: queue, message, error",
     "files.swept": "The content of expired and deleted files was removed: deleted, expired, lost",
+    "egress.refused": "An outgoing request was refused by policy: source (client or proxy), target, reason",
+    "provider.call_finished": "A call of a provider ended: kind, provider, model, outcome, "
+    "tokens_in, tokens_out, audio_s, images, cost, seconds",
     "webhook.disabled": "A webhook was switched off after too many failures: webhook, error",
     "api.started": "The API accepted connections: url",
     "api.request_completed": "The API answered a request: method, path, status, seconds",
@@ -114,6 +118,9 @@ def has_subscribers(name: str) -> bool:
 
 def emit(name: str, /, **fields: Any) -> None:
     """Call the subscribers of an event. The name must be in `EVENT_DESCRIPTIONS`.
+
+    The engine and the bundled systems emit events with it. Applications cannot add names: they log with
+    `ctx.log` and `logging`, and count with a metrics library of their own.
 
     >>> from holdfast import telemetry
     >>> telemetry.emit("files.swept", deleted=0, expired=0, lost=0)

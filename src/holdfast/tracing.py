@@ -7,11 +7,13 @@ application configures with the OpenTelemetry SDK which spans are recorded and w
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from holdfast.errors import SettingsError
+from holdfast.redaction import SecretMasker
 
 TRACE_LABEL_NAME: Final = "traceparent"
 MESSAGING_SYSTEM: Final = "holdfast"
@@ -98,9 +100,15 @@ class AttemptSpan:
         self._tracing = tracing
         self._span = span
 
-    def record_exception(self, error: Exception) -> None:
-        """Add an exception to the span."""
-        self._span.record_exception(error)
+    def record_exception(self, error: Exception, masker: SecretMasker) -> None:
+        """Add an exception to the span, with the fields of the semantic conventions and without secrets."""
+        stack = "".join(traceback.format_exception(error))
+        attributes = {
+            "exception.type": type(error).__qualname__,
+            "exception.message": masker.mask_text(str(error)),
+            "exception.stacktrace": masker.mask_text(stack),
+        }
+        self._span.add_event("exception", attributes=attributes)
 
     def record_outcome(self, outcome: str, error: str | None) -> None:
         """Add the outcome of the attempt to the span."""

@@ -14,6 +14,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -21,17 +22,19 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import egress, telemetry
+from holdfast import telemetry
 from holdfast.definitions.tasks import Task, task
+from holdfast.egress import EgressClient, EgressError, EgressPolicy, EgressStream
 from holdfast.engine import webhooks as stored_webhooks
 from holdfast.engine.connection import Database
-from holdfast.errors import RefusedError, Reject
+from holdfast.errors import Reject
 
 WEBHOOK_TASK_TYPE = "holdfast.webhook"
 WEBHOOK_QUEUE = "webhooks"
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  (a prefix, no secret)
 MAX_TIMESTAMP_DIFFERENCE_S = 300
 MAX_RETRY_AFTER_S = 86_400
+WEBHOOK_TIMEOUT = timedelta(seconds=15)
 
 
 class WebhookDeliveryError(Exception):
@@ -79,7 +82,7 @@ def verify_webhook(
 
 def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]:
     """Return the task that delivers webhooks, for the workers of a database."""
-    allowlist = egress.EgressAllowlist.parse(database.settings.egress_allow)
+    policy = replace(EgressPolicy.from_settings(database.settings), total_timeout=WEBHOOK_TIMEOUT)
 
     @task(name=WEBHOOK_TASK_TYPE, queue=WEBHOOK_QUEUE, retries=8, timeout=timedelta(seconds=60))
     async def deliver(webhook: UUID, event: str, delivery: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -89,16 +92,13 @@ def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]
             raise Reject("The webhook was deleted or switched off.")
         text = msgspec.json.encode({"type": event, "data": body})
         try:
-            target = await egress.resolve_egress_url(webhook_target.url, allowlist)
-            response = await egress.post_to_target(
-                target, text, build_webhook_headers(webhook_target.secret, delivery, text)
-            )
-            _raise_unless_delivered(response)
+            headers = build_webhook_headers(webhook_target.secret, delivery, text)
+            status = await _post_webhook(policy, webhook_target.url, text, headers)
         except Exception as error:
             await record_result(webhook, _format_delivery_error(error), gone=isinstance(error, Reject))
             raise
         await record_result(webhook)
-        return {"status": response.status}
+        return {"status": status}
 
     async def record_result(webhook: UUID, error: str | None = None, *, gone: bool = False) -> None:
         async with database.connection() as connection:
@@ -122,24 +122,41 @@ def build_webhook_headers(secret: str, message_id: str, body: bytes) -> dict[str
     now = str(int(time.time()))
     return {
         "Content-Type": "application/json",
+        "User-Agent": "holdfast-webhook",
         "webhook-id": message_id,
         "webhook-timestamp": now,
         "webhook-signature": sign_webhook(secret, message_id, now, body),
     }
 
 
+async def _post_webhook(policy: EgressPolicy, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+    """Send a delivery without following redirects, and return the status of the response."""
+    async with (
+        EgressClient(policy) as client,
+        client.stream("POST", url, body, headers=headers, follow_redirects=False) as response,
+    ):
+        _raise_unless_delivered(response)
+        return response.status
+
+
+_DELIVERY_ERROR_BY_REASON = {
+    "refused": "The host does not exist or is not allowed.",
+    "dns": "The host does not exist or is not allowed.",
+    "timeout": "The endpoint did not respond in time.",
+    "tls": "The endpoint has no valid TLS certificate.",
+    "response": "The endpoint did not send a valid HTTP response.",
+}
+
+
 def _format_delivery_error(error: Exception) -> str:
     """Format a delivery error for the owner of the webhook, without details of our network."""
     if isinstance(error, (Reject, WebhookDeliveryError)):
         return str(error)
-    if isinstance(error, RefusedError):
-        return "The host does not exist or is not allowed."
-    if isinstance(error, TimeoutError):
-        return "The endpoint did not respond in time."
-    return "The endpoint could not be reached."
+    reason = error.reason if isinstance(error, EgressError) else ""
+    return _DELIVERY_ERROR_BY_REASON.get(reason, "The endpoint could not be reached.")
 
 
-def _raise_unless_delivered(response: egress.EgressResponse) -> None:
+def _raise_unless_delivered(response: EgressStream) -> None:
     if 200 <= response.status < 300:
         return
     if response.status == 410:

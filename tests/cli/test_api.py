@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -50,6 +51,46 @@ def test_local_service_key_is_created_once_and_private(tmp_path: Path) -> None:
     assert load_or_create_service_key(tmp_path).reveal() == first.reveal()
     assert (tmp_path / "service-key").stat().st_mode & 0o777 == 0o600
     assert len(first.reveal()) > 40
+
+
+async def test_api_closes_slow_connections_and_ignores_forwarded_addresses(
+    url: Secret, tmp_path: Path
+) -> None:
+    environ = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": url.reveal(),
+        "HOLDFAST_SERVICE_KEY": "hunter2hunter2",
+        "HOLDFAST_HOME": str(tmp_path),
+        "HOLDFAST_API_HEADER_TIMEOUT": "2s",
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "api", "--port", "0"], env=environ, stdout=out, stderr=out
+        )
+    try:
+        address: Callable[[], re.Match[str] | None] = lambda: re.search(r"url=(http\S+)", log.read_text())  # noqa: E731
+        base = (await wait_until(address, within=START_TIMEOUT))[1]
+        half_open = socket.create_connection((httpx.URL(base).host, httpx.URL(base).port or 0), 60)
+        half_open.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-half: ")
+        async with httpx.AsyncClient(base_url=base, headers={"sec-fetch-site": "same-origin"}) as api:
+            # A client on this machine must not choose the address that the limit of logins counts.
+            statuses = [
+                (
+                    await api.post(
+                        "/dashboard/login",
+                        data={"key": "hf_wrong"},
+                        headers={"x-forwarded-for": f"192.0.2.{number}"},
+                    )
+                ).status_code
+                for number in range(11)
+            ]
+        assert statuses == [403] * 10 + [429]
+        assert await asyncio.to_thread(half_open.recv, 1) == b""
+        half_open.close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
 
 
 async def test_api_stops_on_sigterm_and_logs_no_secret(url: Secret, tmp_path: Path) -> None:

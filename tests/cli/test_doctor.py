@@ -72,3 +72,16 @@ async def test_probe_starts_no_server(tmp_path: Any, monkeypatch: pytest.MonkeyP
     )
     assert not (tmp_path / "home").exists()
     assert doctor.doctor_command.help
+
+
+async def test_the_sandbox_of_chromium_and_a_wrong_path_are_reported(
+    url: Secret, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_on_database(url, "doctor")
+    assert "chromium" not in capsys.readouterr().out
+    monkeypatch.setenv("HOLDFAST_CHROMIUM_SANDBOX", "off")
+    monkeypatch.setenv("HOLDFAST_CHROMIUM", "/nonexistent/chromium")
+    assert await run_on_database(url, "doctor") == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "chromium" in line.lower()]
+    assert lines[0].startswith("fail  chromium")
+    assert any(line.startswith("warn  chromium") and "without its sandbox" in line for line in lines)

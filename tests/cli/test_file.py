@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from shell import Captured, Shell
 
+from holdfast.engine import audit
 from holdfast.settings import Secret
 
 
@@ -42,6 +43,8 @@ def test_file_is_put_listed_downloaded_linked_and_deleted(shell: Shell, tmp_path
     assert "--yes" in shell("file", "delete", name, code=5)
     assert "Nothing was changed" in shell("file", "delete", name, "--dry-run")
     assert shell("file", "delete", name, "--yes") == "Deleted 1 file.\n"
+    [entry] = shell.query(audit.list_audit_entries)
+    assert (entry.action, entry.target) == ("artifact.delete", name)
     assert shell.json("file", "list") == []
     assert "deleted" in shell("file", "get", name, code=3)
     assert shell.json("file", "sweep")[0]["deleted"] == 1
@@ -83,6 +86,8 @@ def test_quota_and_retention(shell: Shell, tmp_path: Path) -> None:
     kept = {each["owner"]: each["expires_at"] for each in shell.json("file", "list")}
     assert kept["ann"] is None
     assert kept["bob"] is not None
+    actions = [entry.action for entry in shell.query(audit.list_audit_entries)]
+    assert actions == ["artifact.retention", "quota.put", "quota.put"]
 
 
 def test_sweep_deletes_orphaned_objects(shell: Shell, tmp_path: Path) -> None:

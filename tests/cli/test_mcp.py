@@ -12,6 +12,7 @@ import pytest
 from manual_worker import ManualWorker
 from shell import Captured, Shell
 
+from holdfast.engine import jobs, task_types
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
 
@@ -179,3 +180,28 @@ def test_actions_need_allow(shell: Shell, url: Secret) -> None:
     assert agent.call_tool("retry_job", id=job_id)["restarted"] == 1
     assert agent.close() == 0
     assert "choose from retry, cancel" in shell("mcp", "--allow", "drop", code=2)
+
+
+async def test_secrets_that_only_a_schema_marks_are_masked(agent: McpClient, conn: Connection) -> None:
+    secret = "marlin-by-schema"
+    schema = {"type": "object", "properties": {"nickname": {"type": "string", "writeOnly": True}}}
+    await task_types.register_task_types(conn, "w", [{"name": "t", "queue": "q", "schema": schema}])
+    submitted = await jobs.submit(
+        conn, {"type": "t", "queue": "q", "attempts": 1, "args": {"nickname": secret}}
+    )
+    worker = ManualWorker(conn)
+    task = await worker.claim_one_task()
+    error = {"type": "Leak", "message": f"no {secret} here", "fingerprint": "Leak"}
+    await worker.finish_task(task, "fail", error)
+    job_id = str(submitted.id)
+    results = [
+        agent.call_tool("list_jobs"),
+        agent.call_tool("get_job", id=job_id),
+        agent.call_tool("explain_job", id=job_id),
+        agent.call_tool("list_errors"),
+    ]
+    assert secret not in json.dumps(results)
+    assert results[3]["causes"][0]["message"] == "no ••• here"
+    assert "cannot be searched" in agent.call_tool("list_jobs", search=f"args.nickname:{secret}")
+    assert agent.call_tool("list_jobs", search=secret)["jobs"] == [], "a search confirms no guess"
+    assert [job["id"] for job in agent.call_tool("list_jobs", search="error:Leak")["jobs"]] == [job_id]

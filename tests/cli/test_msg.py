@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from shell import Captured, Shell
 
+from holdfast.engine import audit
 from holdfast.settings import Secret
 
 
@@ -121,6 +122,8 @@ def test_dead_letters_are_shown_with_their_error_and_requeued(shell: Shell) -> N
     assert dead_letter["headers"] == {"h": "1"}
     assert "read more than" in shell("msg", "dead-letters", "q")
     assert shell.json("msg", "requeue", "q") == [{"old_id": 1, "new_id": 2}]
+    actions = [entry.action for entry in shell.query(audit.list_audit_entries)]
+    assert actions == ["message.requeue", "messages.policy", "messages.create"]
     [back] = shell.json("msg", "peek", "q")
     assert (back["body"], back["headers"], back["reads"]) == ("poison", {"h": "1"}, 0)
     assert shell.json("msg", "dead-letters", "q") == []

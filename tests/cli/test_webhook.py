@@ -19,7 +19,7 @@ def shell(url: Secret, capsys: Captured) -> Shell:
 
 async def create_webhook(connection: Connection) -> UUID:
     return await webhooks.create_webhook(
-        connection, url="https://example.org/x", events=["job.failed"], secret="whsec_x"
+        connection, url="https://example.org/x", events=["job.failed"], secret="whsec_" + "A" * 44
     )
 
 

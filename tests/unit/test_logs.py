@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Generator
+from typing import Literal
 
 import pytest
 
@@ -86,3 +87,20 @@ def test_a_traceback_stays_inside_its_line(capsys: pytest.CaptureFixture[str]) -
         logging.getLogger("holdfast.x").exception("it broke")
     line = json.loads(capsys.readouterr().err)
     assert "ValueError: no" in line["traceback"]
+
+
+@pytest.mark.parametrize("log_format", ["json", "human"])
+def test_errors_in_log_lines_are_redacted(
+    capsys: pytest.CaptureFixture[str], log_format: Literal["json", "human"]
+) -> None:
+    log_output.configure_logging(Settings(log_format=log_format))
+    leak = "connect to postgres://app:hunter2@db failed, api_key=hunter2, Authorization: Bearer hunter2"
+    telemetry.emit("task.finished", outcome="fail", error=leak)
+    telemetry.emit("outcome.refused", reason=leak)
+    try:
+        raise ValueError(leak)
+    except ValueError:
+        logging.getLogger("holdfast.worker").exception("A service failed.")
+    err = capsys.readouterr().err
+    assert err.count("•••") >= 9
+    assert "hunter2" not in err

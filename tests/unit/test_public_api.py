@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 PUBLIC_NAMES: dict[str, str] = {
     "holdfast": """
         Artifact ArtifactOptions Batch BatchHandle BlockingBatchHandle BlockingClient BlockingJobHandle Call
-        Cancel ChildOptions Client Connection Consumer ConsumerOptions Ctx Failure FileOptions Graph
+        Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Failure FileOptions Graph
         HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
         MessageMetrics MessagePolicy MessageQueue Node MessagePolicyChanges Progress PublicError QueueShare
         RateLimited MessageReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
@@ -29,8 +31,10 @@ PUBLIC_NAMES: dict[str, str] = {
     """,
     "holdfast.telemetry": "EVENT_DESCRIPTIONS Subscriber emit has_subscribers subscribe subscription",
     "holdfast.egress": """
-        EgressAllowlist EgressResponse EgressTarget EgressUrl IpAddress is_public_address parse_egress_url
-        post_to_target resolve_egress_url
+        EgressAllowlist EgressClient EgressConnectError EgressContentTypeError EgressDnsError EgressError
+        EgressPolicy EgressRedirectError EgressRefusedError EgressResponse EgressResponseError EgressStream
+        EgressTimeoutError EgressTlsError EgressTooLargeError EgressUrl GuardedProxy IpAddress ProxyLimits
+        ProxyRefusal chromium_arguments is_public_address parse_egress_url request_blocking
     """,
     "holdfast.testing": """
         AttemptResult Clock ConsumedMessage DrainResult Holdfast ReplayResult SubmittedTask wait_until
@@ -108,3 +112,26 @@ def test_a_client_has_no_public_internals() -> None:
         "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
         "search_jobs", "settings", "start_job", "submit", "submit_many", "transaction", "watch",
     }  # fmt: skip
+
+
+def test_names_of_the_package_are_imported_on_first_use() -> None:
+    package = importlib.import_module("holdfast")
+
+    assert {name for name in package.__all__ if getattr(package, name) is None} == set()
+    assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        ("holdfast", {"asyncpg", "holdfast.client", "holdfast.worker"}),
+        ("holdfast.worker.heartbeat_process", {"holdfast.client", "holdfast.definitions", "click", "rich"}),
+        ("holdfast.cli.child", {"holdfast.client", "holdfast.cli.root", "click", "rich"}),
+    ],
+)
+def test_processes_import_only_what_they_need(module: str, unneeded: set[str]) -> None:
+    """A killed worker's successor starts these processes, so their start is part of every recovery."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+    assert unneeded & set(output.split()) == set()

@@ -49,11 +49,12 @@ def test_an_unknown_event_is_refused() -> None:
 def find_event_names(tree: ast.AST) -> Iterator[str]:
     """Yield the event names that a module passes to functions of the telemetry module."""
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        if not (isinstance(node, ast.Call) and node.args):
             continue
         name = node.args[0]
-        from_telemetry = isinstance(node.func.value, ast.Name) and node.func.value.id == "telemetry"
-        if from_telemetry and isinstance(name, ast.Constant) and isinstance(name.value, str):
+        function = ast.unparse(node.func)
+        is_emit = function == "emit" or function.startswith("telemetry.")  # systems import `emit` alone
+        if is_emit and isinstance(name, ast.Constant) and isinstance(name.value, str):
             yield name.value
 
 

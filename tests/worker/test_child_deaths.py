@@ -153,10 +153,14 @@ async def test_child_of_a_frozen_worker_ends_before_another_worker_begins(
     frozen = await hard.start()
     job = await client.submit(app.never_lets_go())
     await wait_until(lambda: hard.has_recorded("began", "never_lets_go", 1), within=SOON)
-    for pid in (frozen.pid, find_heartbeat_pid(frozen.pid)):
+    heartbeat_pid = find_heartbeat_pid(frozen.pid)
+    for pid in (frozen.pid, heartbeat_pid):
         os.kill(pid, signal.SIGSTOP)
-    await hard.start()
-    assert await job.result(within=SOON) == []
+    try:
+        await hard.start()
+        assert await job.result(within=SOON) == []
+    finally:
+        os.kill(heartbeat_pid, signal.SIGCONT)  # or it outlives the test
     assert (await read_attempt(conn, job, 1))["outcome"] == "lost"
     assert await count_crashes(conn, job) == 0
 
@@ -195,6 +199,9 @@ async def test_child_ended_with_its_lease_is_not_charged(
         guard.write_slot(deadline.slot, 0.0, b"")
         guard.write_deadline(deadline.slot, 0.0)
         guard.announce_deadline()
+        # The gate stays closed until the guard has ended the child, which would finish its task otherwise.
+        child_pid = int(record_here.read_record_lines()[0][0])
+        await wait_until(lambda: not is_running(child_pid), within=SOON)
         record_here.open_gate("gate")
         await job.result(within=SOON)
     row = await read_attempt(conn, job, 1)

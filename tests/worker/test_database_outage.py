@@ -18,7 +18,7 @@ from holdfast.errors import DatabaseLoginError, DatabaseUnavailableError, Schema
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 from holdfast.worker import background
-from holdfast.worker.background import BackgroundService, FailureReporter
+from holdfast.worker.background import BackgroundService, ServiceFailureReporter
 
 
 @task(queue="nothing")
@@ -150,7 +150,7 @@ def test_reasons_are_free_of_driver_internals(error: Exception, text: str) -> No
 
 def test_failures_of_a_service_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    reporter = FailureReporter("fetcher")
+    reporter = ServiceFailureReporter("fetcher")
     with telemetry.subscription(lambda name, _: names.append(name)):
         reporter.report_failure(DatabaseUnavailableError("Away."))  # reported by whoever connects
         reporter.report_success()

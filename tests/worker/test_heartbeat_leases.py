@@ -69,11 +69,11 @@ async def test_late_answer_about_one_attempt_does_not_touch_the_next(
     attempt = add_attempt(running, new)
     answer: Any = {field: protocol.encode_lease_key(old)}
     body = msgspec.msgpack.encode(LeaseRenewals(sent_at=5.0, **answer))
-    heartbeat._handle_frame(protocol.LEASES_RENEWED_FRAME, body)
+    heartbeat._handle_frame(protocol.LEASES_RENEWED_FRAME_TYPE, body)
     assert (attempt.stop_reason, attempt.renewed_at) == (None, 0.0)
     answer = {field: protocol.encode_lease_key(new)}
     body = msgspec.msgpack.encode(LeaseRenewals(sent_at=5.0, **answer))
-    heartbeat._handle_frame(protocol.LEASES_RENEWED_FRAME, body)
+    heartbeat._handle_frame(protocol.LEASES_RENEWED_FRAME_TYPE, body)
     assert (attempt.stop_reason is None, attempt.renewed_at) == (
         field == "renewed",
         5.0 * (field == "renewed"),
@@ -83,7 +83,7 @@ async def test_late_answer_about_one_attempt_does_not_touch_the_next(
 async def test_given_up_leases_are_released(heartbeat: Heartbeat, running: RunningAttempts) -> None:
     old, new = build_lease(task_id := uuid4(), 1), build_lease(task_id, 2)
     given_up, kept = add_attempt(running, old), add_attempt(running, new)
-    heartbeat._handle_frame(protocol.LEASES_GIVEN_UP_FRAME, protocol.encode_lease_keys([old]))
+    heartbeat._handle_frame(protocol.LEASES_GIVEN_UP_FRAME_TYPE, protocol.encode_lease_keys([old]))
     assert (given_up.stop_reason, kept.stop_reason) == (STOP_REASON_UNRENEWED, None)
 
 
@@ -94,7 +94,7 @@ async def test_renewal_is_reported_to_the_host_of_the_attempt(
     renewed: list[Attempt] = []
     attempt.on_renewed = renewed.append
     body = LeaseRenewals(sent_at=5.0, renewed=protocol.encode_lease_key(attempt.claimed))
-    heartbeat._handle_frame(protocol.LEASES_RENEWED_FRAME, msgspec.msgpack.encode(body))
+    heartbeat._handle_frame(protocol.LEASES_RENEWED_FRAME_TYPE, msgspec.msgpack.encode(body))
     assert renewed == [attempt]
 
 
@@ -173,7 +173,7 @@ async def under_test(
         loop_blocked_after_s=2,
     )  # fmt: skip
     created = ProcessUnderTest(process, worker_end)
-    created.send(encode_frame(protocol.START_FRAME, msgspec.msgpack.encode(start)))
+    created.send(encode_frame(protocol.START_FRAME_TYPE, msgspec.msgpack.encode(start)))
     yield created
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -190,13 +190,13 @@ async def test_response_about_an_old_lease_keeps_the_new_one(
     held, response = await database.requests.get()
     assert held == [old.lease]
     under_test.send(
-        encode_frame(protocol.DROP_LEASES_FRAME, protocol.encode_lease_keys([old])),
+        encode_frame(protocol.DROP_LEASES_FRAME_TYPE, protocol.encode_lease_keys([old])),
         protocol.encode_leases([(new, protocol.PLACE_WORKER)], time.monotonic()),
-        encode_frame(protocol.PING_FRAME),
+        encode_frame(protocol.PING_FRAME_TYPE),
     )
-    await under_test.receive(protocol.PONG_FRAME)
+    await under_test.receive(protocol.PONG_FRAME_TYPE)
     response.set_result(HeartbeatResponse(lost=frozenset([old.lease])))
-    body = await under_test.receive(protocol.LEASES_RENEWED_FRAME)
+    body = await under_test.receive(protocol.LEASES_RENEWED_FRAME_TYPE)
     renewals = msgspec.msgpack.decode(body, type=LeaseRenewals)
     assert (renewals.renewed, renewals.lost) == (b"", protocol.encode_lease_key(old))
     held, response = await database.requests.get()
@@ -213,7 +213,7 @@ async def test_two_leases_of_one_task_are_renewed_apart(
     held, response = await database.requests.get()
     assert held == [old.lease, new.lease]
     response.set_result(HeartbeatResponse(lost=frozenset([old.lease])))
-    body = await under_test.receive(protocol.LEASES_RENEWED_FRAME)
+    body = await under_test.receive(protocol.LEASES_RENEWED_FRAME_TYPE)
     renewals = msgspec.msgpack.decode(body, type=LeaseRenewals)
     assert renewals.renewed == protocol.encode_lease_key(new)
     assert renewals.lost == protocol.encode_lease_key(old)
@@ -231,8 +231,8 @@ async def test_frames_that_a_worker_sent_right_before_its_death_count(
         returned.set_result(outcomes)
 
     monkeypatch.setattr(heartbeat_process, "return_leases_and_messages", return_leases)
-    under_test.send(encode_frame(protocol.PING_FRAME))
-    await under_test.receive(protocol.PONG_FRAME)
+    under_test.send(encode_frame(protocol.PING_FRAME_TYPE))
+    await under_test.receive(protocol.PONG_FRAME_TYPE)
     lease = build_lease(uuid4(), 1)
     under_test.send(protocol.encode_leases([(lease, protocol.PLACE_CHILD)], time.monotonic()))
     monkeypatch.setattr(HeartbeatProcess, "_is_worker_dead", lambda _: True)

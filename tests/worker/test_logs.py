@@ -6,10 +6,15 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Annotated, Any
 
+import asyncpg
+import msgspec
 import pytest
 from manual_worker import ManualWorker, expect_error, submit_job
 
+from holdfast import telemetry
+from holdfast.definitions.tasks import task
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.logs import read_logs, write_logs
 from holdfast.errors import DatabaseUnavailableError
@@ -19,6 +24,7 @@ from holdfast.worker.context import TaskContext, current
 from holdfast.worker.context_factory import ContextFactory
 from holdfast.worker.log_buffer import BufferedLogLine, LogBuffer
 from holdfast.worker.log_writer import LogWriter, capture_log_records
+from holdfast.worker.runtime import WorkerRuntime
 
 
 @pytest.fixture
@@ -109,17 +115,22 @@ async def test_reading_logs_by_page_level_and_newest(conn: Connection, ctx: Task
         await read_logs(conn, job, level="loud")
 
 
-async def test_users_read_log_lines_of_their_own_jobs_only(conn: Connection, ctx: TaskContext) -> None:
+async def test_users_read_no_log_lines(conn: Connection, ctx: TaskContext) -> None:
+    """Log lines are for operators: the HTTP API does not show them to users either."""
     assert ctx.lease is not None
     ctx.on_log = None
     ctx.log("mine")
     await write_logs(conn, [(ctx.lease, take_log_lines(ctx))])
-    for user, seen in (("ann", 1), ("bob", 0)):
+    for statement in (
+        f"select * from holdfast.read_logs('{ctx.lease.id}')",
+        "select count(*) from holdfast.logs",
+    ):
         async with conn.transaction():
             await conn.execute("set local role authenticated")
-            await conn.execute(f'set local request.jwt.claims = \'{{"sub": "{user}"}}\'')
-            assert len(await read_logs(conn, ctx.lease.id)) == seen
-            assert await conn.fetchval("select count(*) from holdfast.logs") == seen
+            await conn.execute("""set local request.jwt.claims = '{"sub": "ann"}'""")
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                async with conn.transaction():
+                    await conn.fetch(statement)
 
 
 async def test_outcome_does_not_wait_for_log_lines_without_a_database(
@@ -175,3 +186,32 @@ async def test_records_of_the_logging_module_are_captured(ctx: TaskContext) -> N
         ("error", "failed: OSError: no route", name),
         ("info", "from a thread", name),
     ]
+
+
+class Login(msgspec.Struct):
+    pin: Annotated[str, msgspec.Meta(extra_json_schema={"writeOnly": True})]
+
+
+@task(queue="q", name="leaking")
+async def leaking(token: str, login: Login) -> None:
+    raise ValueError(f"the server rejected {token} and {login.pin}")
+
+
+async def test_events_of_failed_tasks_do_not_contain_the_secrets_of_their_arguments(
+    db: Database, conn: Connection
+) -> None:
+    finished: list[str] = []
+
+    def collect(name: str, fields: dict[str, Any]) -> None:
+        if name == "task.finished":
+            finished.append(str(fields["error"]))
+
+    stop = asyncio.Event()
+    with telemetry.subscription(collect):
+        args = {"token": "hunter2-token", "login": {"pin": "hunter2-pin"}}
+        await submit_job(conn, type="leaking", args=args, attempts=1)
+        running = asyncio.create_task(WorkerRuntime(db, {leaking.name: leaking}).run(stop))
+        await wait_until(lambda: finished)
+        stop.set()
+        await running
+    assert finished == ["ValueError: the server rejected ••• and •••"]

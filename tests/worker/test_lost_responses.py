@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,8 @@ from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 from holdfast.worker import lost_claims
+from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage
+from holdfast.worker.lease_return import return_leases_and_messages
 from holdfast.worker.lost_claims import LostClaims
 from holdfast.worker.runtime import WorkerRuntime
 
@@ -125,6 +128,48 @@ async def test_unreceived_tasks_are_found_by_worker_and_nonce(conn: Connection) 
     states = {(row := await read_task_row(conn, each))["id"]: row["status"] for each in created}
     assert states == {old.id: "running", other.id: "running", lost.id: "ready"}
     assert (await read_task_row(conn, lost.id))["crashes"] == 0
+
+
+async def test_a_claim_that_was_running_when_its_worker_died_is_released(
+    conn: Connection, second: Connection, url: Secret, settings: Settings
+) -> None:
+    """The statement waits for a lock while the heartbeat process returns what the dead worker held."""
+    created = await submit_job(conn)
+    await ManualWorker(second).claim_tasks(0)  # the worker is known
+    start = HeartbeatStartMessage(
+        url=url.reveal(), worker="hand", pid=0, connect_timeout_s=10.0, call_timeout_s=30.0,
+        log_format="text", loop_blocked_after_s=1.0,
+    )  # fmt: skip
+    async with conn.transaction():
+        await conn.execute("lock table holdfast.tasks in share mode")
+        claim = asyncio.create_task(ManualWorker(second).claim_one_task())
+        returning = asyncio.create_task(
+            return_leases_and_messages(start, settings, [], [], orderly=False, released=False)
+        )
+        await wait_until(partial(do_two_sessions_wait, conn), within=SOON)
+    claimed, _ = await asyncio.gather(claim, returning)
+    row = await read_task_row(conn, created)
+    assert (claimed.id, row["status"], row["crashes"], row["losses"]) == (created, "ready", 0, None)
+
+
+async def do_two_sessions_wait(conn: Connection) -> bool:
+    """Return whether the claim waits for the table, and the report of the death for the claim."""
+    await conn.execute("select pg_stat_clear_snapshot()")
+    count = await conn.fetchval(
+        "select count(*) from pg_stat_activity where datname = current_database()"
+        " and wait_event_type = 'Lock'"
+    )
+    return bool(count == 2)
+
+
+async def test_tasks_of_a_worker_that_took_over_the_name_are_kept(conn: Connection) -> None:
+    created = [await submit_job(conn) for _ in range(2)]
+    before = await ManualWorker(conn).claim_one_task()
+    died_at = await leases.mark_worker_lost(conn, "hand")
+    after = await ManualWorker(conn).claim_one_task()
+    assert await leases.release_tasks_of_lost_worker(conn, "hand", died_at) == 1
+    states = {each: (await read_task_row(conn, each))["status"] for each in created}
+    assert states == {before.id: "ready", after.id: "running"}
 
 
 async def test_a_claim_gets_the_nonce_of_the_worker(conn: Connection) -> None:

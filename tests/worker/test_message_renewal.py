@@ -15,7 +15,7 @@ from holdfast.engine.connection import Connection
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 from holdfast.worker.heartbeat_protocol import (
-    MESSAGES_RENEWED_FRAME,
+    MESSAGES_RENEWED_FRAME_TYPE,
     LeasedMessage,
     MessageRenewals,
     encode_message_numbers,
@@ -35,7 +35,7 @@ class FakeWorker:
         self.runs = True
 
     def receive(self, kind: bytes, body: bytes) -> None:
-        assert kind == MESSAGES_RENEWED_FRAME, body
+        assert kind == MESSAGES_RENEWED_FRAME_TYPE, body
         renewals = msgspec.msgpack.decode(body, type=MessageRenewals)
         self.renewed += renewals.renewed
         self.lost += renewals.lost

@@ -282,6 +282,44 @@ async def test_exceptions_are_reported_to_sentry_with_their_task(
     assert dsn.partition("@")[0] not in repr(on)
 
 
+SECRETS = {"api_token": "swordfish-by-name", "nickname": "marlin-by-schema"}
+
+
+async def test_sentry_gets_no_secrets_of_the_arguments(url: Secret, settings: Settings) -> None:
+    sent: list[dict[str, Any]] = []
+    dsn = "https://key@sentry.invalid/1"
+    sentry_sdk.init(dsn=dsn, before_send=lambda event, _: sent.append(dict(event)) or None)  # type: ignore[func-returns-value]
+    on = load_settings({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
+    stop = sentry.start_error_reports(on.sentry_dsn)
+    async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
+        await client.submit(app.spills(**SECRETS))
+        await run_until_drained(database, [app.spills])
+    stop()
+    sentry_sdk.init()
+    (event,) = [each for each in sent if "exception" in each]
+    assert event["exception"]["values"][-1]["value"] == "cannot log in with ••• and •••"
+    frames = event["exception"]["values"][-1]["stacktrace"]["frames"]
+    assert any("copies" in frame.get("vars", {}) for frame in frames), "local variables are sent"
+    text = json.dumps(event, default=repr)
+    assert not [secret for secret in SECRETS.values() if secret in text], text
+
+
+async def test_spans_get_no_secrets_of_the_arguments(
+    url: Secret, settings: Settings, spans: InMemorySpanExporter
+) -> None:
+    on = traced(settings)
+    async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
+        await client.submit(app.spills(**SECRETS))
+        await run_until_drained(database, [app.spills])
+    (run,) = [span for span in spans.get_finished_spans() if span.name == "run spills"]
+    (event,) = run.events
+    assert event.attributes is not None
+    assert event.attributes["exception.type"] == "OSError"
+    assert event.attributes["exception.message"] == "cannot log in with ••• and •••"
+    assert "raise OSError" in str(event.attributes["exception.stacktrace"])
+    assert not [secret for secret in SECRETS.values() if secret in run.to_json()]
+
+
 @pytest.mark.parametrize("module", ["opentelemetry", "sentry_sdk"])
 def test_missing_sentry_sdk_is_named(
     module: str, settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import getpass
 import socket
 from typing import Any
 
+from holdfast.client import Client
 from holdfast.engine import audit
 from holdfast.engine.connection import Connection, is_permission_error
 
@@ -32,3 +33,11 @@ async def record_audit_event(
     except Exception as error:
         if not is_permission_error(error):
             raise
+
+
+async def record_client_audit_event(
+    client: Client, action: str, target: str | None = None, **details: Any
+) -> None:
+    """Write an action that the client performed to the audit log, as `record_audit_event` does."""
+    async with client.connection() as connection:
+        await record_audit_event(connection, action, target, **details)

@@ -175,6 +175,7 @@ async def serve_api(
 
     from holdfast.server import create_app  # noqa: PLC0415
     from holdfast.server.dashboard import create_dashboard, create_login_link  # noqa: PLC0415
+    from holdfast.server.slow_clients import build_http_protocol  # noqa: PLC0415
 
     contents = contents or ApiServerComponents(app_loader.LoadedApp())
     async with open_connection(url, settings) as connection:
@@ -189,6 +190,9 @@ async def serve_api(
             app,
             log_config=None,
             lifespan="on",
+            http=build_http_protocol(settings.api_header_timeout, settings.api_idle_timeout),
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=settings.trusted_proxies,
             server_header=False,
             timeout_graceful_shutdown=SERVER_SHUTDOWN_TIMEOUT_S,
         )

@@ -38,6 +38,7 @@ COMMANDS_BY_HEADING: dict[str, tuple[CommandEntry, ...]] = {
         _build_command("doctor", "Check the configuration, the database and the file storage."),
         _build_command("db", "Manage the embedded PostgreSQL server."),
         _build_command("key", "Manage service keys for the HTTP API."),
+        _build_command("session", "List and end sessions of the dashboard.", "cli.sessions"),
         _build_command("bench", "Measure throughput and latency on this database.", "devtools.bench"),
     ),
     "Jobs, schedules, files and messages": (
@@ -58,6 +59,7 @@ COMMANDS_BY_HEADING: dict[str, tuple[CommandEntry, ...]] = {
         _build_command("bulk", "Follow, pause, stop and undo bulk actions on jobs."),
         _build_command("workers", "List, drain and stop running workers."),
         _build_command("limit", "Manage concurrency limits and rate limits."),
+        _build_command("usage", "Show what calls of providers used and cost."),
         _build_command("webhook", "List, enable, disable and delete webhooks."),
     ),
     "Integrate": (

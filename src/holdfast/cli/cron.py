@@ -64,7 +64,7 @@ def show_schedule(session: CliSession, name: str) -> None:
 @json_option
 @pass_session
 def run_schedule_now(session: CliSession, name: str) -> None:
-    """Submit the job of a schedule now, besides its set times. Print the job's id.
+    """Submit the job of a schedule now. The next scheduled run does not change. Print the job's id.
 
     This also works while the schedule is paused.
     """

@@ -5,12 +5,15 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.client import Client
 from holdfast.engine import doctor as engine_doctor
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import open_connection
 from holdfast.engine.doctor import DoctorFinding
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
+from holdfast.systems.capture.chromium_command import find_chromium
+from holdfast.systems.capture.errors import BrowserStartError
 
 
 @click.command("doctor")
@@ -42,14 +45,54 @@ def doctor_command(session: CliSession, context: click.Context, probe: str | Non
 
 
 async def _run_checks(settings: Settings) -> list[DoctorFinding]:
+    chromium = _check_chromium(settings)
     try:
         url, _server = embedded.locate_database(settings)
     except HoldfastError as error:
         return [
             DoctorFinding("database", "fail", error.message, error.fix, unreachable=True),
             engine_doctor.check_storage_folder(settings),
+            *chromium,
         ]
-    return await engine_doctor.run_doctor_checks(url, settings)
+    findings = await engine_doctor.run_doctor_checks(url, settings)
+    if not any(finding.check in ("database", "schema") and finding.level == "fail" for finding in findings):
+        findings += await _check_bookmarks(url, settings)
+    return [*findings, *chromium]
+
+
+async def _check_bookmarks(url: Secret, settings: Settings) -> list[DoctorFinding]:
+    """Check the bookmark system if it is installed. Without the extra, this machine does not run it."""
+    try:
+        from holdfast.systems.bookmarks.doctor import check_bookmarks  # noqa: PLC0415  (an extra)
+    except ImportError:
+        return []
+    try:
+        async with Client(url.reveal(), settings=settings) as client:
+            checks = await check_bookmarks(client)
+    except HoldfastError as error:
+        return [DoctorFinding("bookmarks", "warn", f"could not run: {error.message}", error.fix)]
+    return [DoctorFinding("bookmarks", check.level, check.text, check.fix) for check in checks]
+
+
+def _check_chromium(settings: Settings) -> list[DoctorFinding]:
+    """Check the settings of Chromium. Only some applications need it, so its absence is no finding."""
+    findings: list[DoctorFinding] = []
+    if settings.chromium is not None:
+        try:
+            path = find_chromium(settings.chromium)
+            findings.append(DoctorFinding("chromium", "ok", f"Chromium is {path}."))
+        except BrowserStartError as error:
+            findings.append(DoctorFinding("chromium", "fail", error.message, error.fix))
+    if settings.chromium_sandbox == "off":
+        findings.append(
+            DoctorFinding(
+                "chromium",
+                "warn",
+                "Chromium runs without its sandbox, so a page can use holes of the browser.",
+                "Allow unprivileged user namespaces and remove HOLDFAST_CHROMIUM_SANDBOX=off.",
+            )
+        )
+    return findings
 
 
 def _print_finding(session: CliSession, finding: DoctorFinding) -> None:

@@ -48,7 +48,7 @@ def errors_command() -> None:
     type=DURATION,
     default="24h",
     show_default=True,
-    help="List only error groups with a failed attempt within this duration before now.",
+    help="List only error groups whose last failed attempt is at most this long ago.",
 )
 @click.option("--ignored", is_flag=True, help="List ignored error groups too. Default: leave them out.")
 @click.option(

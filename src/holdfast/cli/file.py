@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import click
 import msgspec
 
+from holdfast.cli.actor import record_client_audit_event
 from holdfast.cli.parameters import DURATION, parse_pairs
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.errors import ConflictError, NotFoundError
@@ -193,6 +194,9 @@ def delete_files(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_
             if session.confirm(f"This deletes {count} ({names}; {size:,} bytes).", yes=yes, dry_run=dry_run):
                 for artifact in artifacts:
                     await client.files.delete(artifact.id)
+                    await record_client_audit_event(
+                        client, "artifact.delete", str(artifact.id), name=artifact.name
+                    )
                 session.output.print_line(f"Deleted {count}.")
 
     session.run_async(confirm_and_delete())
@@ -242,6 +246,8 @@ def regenerate_file(session: CliSession, file_id: str) -> None:
 
     async def submit_regeneration() -> UUID:
         async with session.client() as client:
-            return await client.files.regenerate(file_id)
+            job_id = await client.files.regenerate(file_id)
+            await record_client_audit_event(client, "artifact.regenerate", file_id, job=str(job_id))
+            return job_id
 
     session.output.print_value("job", session.run_async(submit_regeneration()))

@@ -109,6 +109,7 @@ def show_or_set_quota(
             files=new_limits["files"],
             operations=new_limits["operations"],
         )
+        await record_audit_event(connection, "quota.put", owner, **limits)
         return await quotas.get_owner_usage(connection, owner or "")
 
     session.output.print_record(session.run_with_connection(save_and_fetch_usage))
@@ -167,11 +168,12 @@ def set_retention_rule(session: CliSession, ttl: str, owner: str | None, job_typ
     most specific one applies.
     """
     duration = _parse_ttl(ttl)
-    session.run_with_connection(
-        lambda connection: artifacts.put_artifact_retention_rule(
-            connection, owner=owner, job_type=job_type, ttl=duration
-        )
-    )
+
+    async def save_rule(connection: Connection) -> None:
+        await artifacts.put_artifact_retention_rule(connection, owner=owner, job_type=job_type, ttl=duration)
+        await record_audit_event(connection, "artifact.retention", owner, type=job_type, ttl=ttl)
+
+    session.run_with_connection(save_rule)
     scope = " ".join(filter(None, [owner and f"of {owner}", job_type and f"of {job_type} jobs"]))
     kept = "forever" if duration is None else f"for {ttl}"
     session.output.print_line(f"{f'Files {scope}' if scope else 'All files'} are kept {kept} from now on.")

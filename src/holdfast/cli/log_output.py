@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast import telemetry
+from holdfast.redaction import SecretMasker
 from holdfast.settings import Settings
 
 _LOG_LEVELS_BY_EVENT = {
@@ -31,6 +32,9 @@ _LOG_LEVELS_BY_EVENT = {
     "tasks.claimed": logging.DEBUG,
     "api.request_completed": logging.DEBUG,
 }
+_ERROR_FIELDS = frozenset({"error", "exception", "message", "reason"})
+# It knows no secrets: it masks passwords in URLs and values that are assigned to secret names.
+_MASKER = SecretMasker()
 _EVENTS_WITH_OUTCOME = frozenset({"task.finished", "message.finished"})
 # A worker runs thousands of tasks per second: what went as intended is shown only for debugging.
 _LOG_LEVELS_BY_OUTCOME = {
@@ -89,10 +93,10 @@ class JsonLogFormatter(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
-            **{name: _to_json_value(value) for name, value in _get_event_fields(record).items()},
+            **{name: _to_json_value(name, value) for name, value in _get_event_fields(record).items()},
         }
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = _MASKER.mask_text(self.formatException(record.exc_info))
         return msgspec.json.encode(fields).decode()
 
 
@@ -102,22 +106,27 @@ class TextLogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         fields = " ".join(
-            f"{name}={_format_field_value(value)}"
+            f"{name}={_format_field_value(name, value)}"
             for name, value in _get_event_fields(record).items()
             if value is not None
         )
         text = f"{at} {record.levelname.lower():<7} {record.getMessage()} {fields}".rstrip()
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + _MASKER.mask_text(self.formatException(record.exc_info))
         return text
 
 
-def _to_json_value(value: object) -> object:
+def _to_json_value(name: str, value: object) -> object:
     """Return numbers, booleans and None unchanged; convert other values with `str`, which masks secrets."""
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+    return value if value is None or isinstance(value, (bool, int, float)) else _mask_error(name, str(value))
 
 
-def _format_field_value(value: object) -> str:
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+def _mask_error(name: str, text: str) -> str:
+    """Mask passwords in URLs and assigned secrets in the fields that hold the text of an error."""
+    return _MASKER.mask_text(text) if name in _ERROR_FIELDS else text
+
+
+def _format_field_value(name: str, value: object) -> str:
+    text = f"{value:.3g}" if isinstance(value, float) else _mask_error(name, str(value))
     text = text if text.isprintable() else ascii(text)[1:-1]
     return f"{text[:200]}…" if len(text) > 200 else text

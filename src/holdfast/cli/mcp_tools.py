@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias, cast
 from uuid import UUID
@@ -15,18 +15,20 @@ from holdfast import search as grammar
 from holdfast.cli.actor import record_audit_event
 from holdfast.cli.explain import explain_job
 from holdfast.cli.identifiers import resolve_job_id
-from holdfast.engine import error_groups, jobs, limits, search
+from holdfast.engine import error_groups, jobs, limits, search, task_types
 from holdfast.engine import explain as task_explanations
 from holdfast.engine import queues as task_queues
 from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
+from holdfast.engine.secret_payloads import load_secret_maskers
 from holdfast.errors import InvalidError, NotFoundError, RefusedError
-from holdfast.redaction import SECRET_NAME_PATTERN, SecretMasker
+from holdfast.redaction import UNMASKABLE_TEXT, SecretMasker, find_secret_fields, is_secret_field
 
 ToolResult: TypeAlias = dict[str, Any]
 MAX_SHOWN_TASKS_PER_JOB = 50
 MAX_SHOWN_ATTEMPTS_PER_TASK = 5
 MAX_RESULT_TEXT_CHARS = 4000
+HIDDEN_PARTS = ("message", "error", "progress", "params", "tasks", "output", "reasons")
 
 SEARCH_TERMS_HELP = (
     "Search terms separated by spaces, for example `state:failed task:screenshot error:Timeout since:2h "
@@ -86,6 +88,8 @@ class McpTool:
     parameters: Any
     call: Callable[[Connection, Any], Awaitable[ToolResult]]
     action: str | None = None
+    find_jobs: Callable[[ToolResult], list[tuple[str, ToolResult]]] = lambda _: []
+    """Returns the ids of the jobs in a result, each with the part of the result that is about the job."""
 
     def build_listing(self) -> ToolResult:
         """Return the name, description and input schema of the tool, for `tools/list`."""
@@ -107,7 +111,21 @@ class McpTool:
         except msgspec.ValidationError as error:
             raise InvalidError(f"The arguments are invalid: {error}.", field="arguments") from None
         result: ToolResult = msgspec.to_builtins(await self.call(connection, parameters), enc_hook=str)
-        return cast("ToolResult", _truncate_texts(SecretMasker().mask_value(result)))
+        masker = await _collect_secrets(connection, self.find_jobs(result))
+        return cast("ToolResult", _truncate_texts(masker.mask_value(result)))
+
+
+async def _collect_secrets(connection: Connection, parts: list[tuple[str, ToolResult]]) -> SecretMasker:
+    """Return a masker for the secrets of jobs. Hide the texts of jobs whose secrets are not known."""
+    masker = SecretMasker()
+    known = await load_secret_maskers(connection, [UUID(job_id) for job_id, _ in parts]) if parts else {}
+    for job_id, part in parts:
+        job_masker = known.get(UUID(job_id))
+        if job_masker is not None:
+            masker.add_secrets_of(job_masker)
+        else:
+            part.update({name: UNMASKABLE_TEXT for name in HIDDEN_PARTS if part.get(name)})
+    return masker
 
 
 def _truncate_texts(value: Any) -> Any:
@@ -123,8 +141,13 @@ def _truncate_texts(value: Any) -> Any:
 
 async def _list_jobs(connection: Connection, parameters: SearchToolParameters) -> ToolResult:
     query = grammar.parse_search(parameters.search)
-    if any(SECRET_NAME_PATTERN.search(step) for term in query.terms for step in term.path):
+    paths = [step for term in query.terms for step in term.path]
+    types = await task_types.list_task_types(connection) if paths else []
+    secret_fields = frozenset[str]().union(*(find_secret_fields(each["schema"]) for each in types))
+    if any(is_secret_field(step, secret_fields) for step in paths):
         raise RefusedError("Masked fields cannot be searched, because a search would reveal their values.")
+    # A search that matches a masked message would confirm a guess of the secret in it.
+    query = replace(query, skip_error_messages=True)
     page = await search.search_jobs(connection, query, limit=parameters.limit)
     return {"jobs": page.rows, "more": page.next is not None, "searched_all": not page.truncated}
 
@@ -147,7 +170,8 @@ async def _get_job(connection: Connection, parameters: JobToolParameters) -> Too
 
 
 async def _explain_job(connection: Connection, parameters: JobToolParameters) -> ToolResult:
-    return {"reasons": await explain_job(connection, await resolve_job_id(connection, parameters.id))}
+    job_id = await resolve_job_id(connection, parameters.id)
+    return {"id": str(job_id), "reasons": await explain_job(connection, job_id)}
 
 
 async def _list_queues(connection: Connection, _: EmptyToolParameters) -> ToolResult:
@@ -187,12 +211,14 @@ MCP_TOOLS = [
         "`searched_all` whether the whole history was searched.",
         SearchToolParameters,
         _list_jobs,
+        find_jobs=lambda result: [(row["id"], row) for row in result["jobs"]],
     ),
     McpTool(
         "get_job",
         "Return one job with its status, arguments, output, tasks, and the errors of its failed attempts.",
         JobToolParameters,
         _get_job,
+        find_jobs=lambda result: [(result["id"], result)],
     ),
     McpTool(
         "explain_job",
@@ -200,6 +226,7 @@ MCP_TOOLS = [
         "it, a limit is full, it waits for another task, or it is scheduled for later.",
         JobToolParameters,
         _explain_job,
+        find_jobs=lambda result: [(result["id"], result)],
     ),
     McpTool(
         "list_queues",
@@ -214,6 +241,7 @@ MCP_TOOLS = [
         "most recent failure first.",
         ErrorToolParameters,
         _list_errors,
+        find_jobs=lambda result: [(row["newest_job"], row) for row in result["causes"]],
     ),
     McpTool(
         "list_workers",

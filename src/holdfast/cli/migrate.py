@@ -122,7 +122,7 @@ def print_migration_sql(from_version: int, to_version: int | None, no_transactio
 @click.option(
     "--role",
     required=True,
-    help="Grant the privileges to this database role, as which your application connects.",
+    help="Grant the privileges to this database role: the role of your application.",
 )
 @click.option(
     "--access",

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import click
 
 from holdfast.cli import parameters
+from holdfast.cli.actor import record_client_audit_event
 from holdfast.cli.parameters import DURATION, TIMESTAMP
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.client import Client
@@ -330,7 +331,11 @@ def requeue_messages(
     async def requeue_by_id() -> dict[int, int]:
         async with session.client() as client:
             place: MessagePlace = "archive" if archive else "dead"
-            return await client.queues.requeue(queue, ids or None, place=place, limit=limit)
+            new_ids = await client.queues.requeue(queue, ids or None, place=place, limit=limit)
+            await record_client_audit_event(
+                client, "message.requeue", queue, place=place, messages=len(new_ids)
+            )
+            return new_ids
 
     new_ids = session.run_async(requeue_by_id())
     rows = [{"old_id": old_id, "new_id": new_id} for old_id, new_id in new_ids.items()]

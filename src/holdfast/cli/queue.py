@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 import click
 import msgspec
 
+from holdfast.cli.actor import record_client_audit_event
 from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
@@ -184,6 +185,7 @@ def create_message_queue(
                 )
             else:
                 await client.queues.create(name, unlogged=unlogged)
+            await record_client_audit_event(client, "messages.create", name)
 
     session.run_async(create_if_missing())
     session.output.print_line(f"Message queue {name} exists.")
@@ -209,6 +211,7 @@ def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool)
             if session.confirm(consequence, yes=yes, dry_run=dry_run):
                 if not await client.queues.drop(name):
                     raise NotFoundError(f"Message queue {name!r} does not exist.", field="queue")
+                await record_client_audit_event(client, "messages.drop", name, messages=metrics.total)
                 session.output.print_line(f"Queue {name} is deleted.")
 
     session.run_async(drop_if_confirmed())
@@ -230,6 +233,7 @@ def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool
             consequence = f"This deletes {format_count(metrics.total, 'message')} of queue {name}."
             if session.confirm(consequence, yes=yes, dry_run=dry_run):
                 count = await client.queues.purge(name)
+                await record_client_audit_event(client, "messages.purge", name, messages=count)
                 session.output.print_line(f"Deleted {format_count(count, 'message')}.")
 
     session.run_async(purge_if_confirmed())
@@ -284,7 +288,9 @@ def show_or_change_policy(session: CliSession, /, name: str, **options: Any) -> 
     async def save_and_fetch_policy() -> MessagePolicy:
         async with session.client() as client:
             if changes:
-                return await client.queues.put_policy(name, **changes)
+                policy = await client.queues.put_policy(name, **changes)
+                await record_client_audit_event(client, "messages.policy", name, changed=sorted(changes))
+                return policy
             return await client.queues.policy(name)
 
     session.output.print_record(

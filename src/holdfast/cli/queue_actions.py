@@ -186,7 +186,7 @@ async def _wait_until_queue_idle(
 @click.option(
     "--per-worker",
     type=click.IntRange(1),
-    default=8,
+    default=10,
     show_default=True,
     help="Assume that each worker runs this many tasks at once.",
 )

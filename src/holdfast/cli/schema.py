@@ -29,7 +29,7 @@ def schema_command(session: CliSession, task: str, app: str | None) -> None:
 
     async def find_in_database() -> task_lookup.SubmitTemplate | None:
         async with session.client() as client:
-            return await task_lookup.find_registered_submit_template(client, task)
+            return await task_lookup.build_template_of_registered_task(client, task)
 
     definition = (
         task_lookup.load_submit_template_from_app(app, task) if app else session.run_async(find_in_database())

@@ -126,7 +126,7 @@ def submit_command(session: CliSession, /, task: str, args: tuple[str, ...], **o
                 submitted = await jobs.submit(connection, msgspec.json.encode(body))
             if not submitted.created and options["on_conflict"] == "fail":
                 raise ConflictError(
-                    f"Job {submitted.id} already has this key.",
+                    f"Job {submitted.id} was already submitted with this --key.",
                     fix=f"See `holdfast job show {submitted.id}`.",
                     field="key",
                 )

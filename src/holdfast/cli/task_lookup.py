@@ -119,7 +119,7 @@ async def find_submit_template(
     """
     if app is not None:
         return load_submit_template_from_app(app, name)
-    registered = await find_registered_submit_template(client, name)
+    registered = await build_template_of_registered_task(client, name)
     if registered is not None:
         return registered
     if queue is not None:
@@ -175,7 +175,7 @@ def _build_params_schema(job_type: JobType[Any]) -> Schema | None:
     return {**inner, "$defs": definitions}
 
 
-async def find_registered_submit_template(client: Client, name: str) -> SubmitTemplate | None:
+async def build_template_of_registered_task(client: Client, name: str) -> SubmitTemplate | None:
     """Return a task that workers registered in the database, or None."""
     async with client.connection() as connection:
         rows = {row["name"]: row for row in await list_task_types(connection)}

@@ -21,6 +21,8 @@ from holdfast.worker.public_worker import Worker
 from holdfast.worker.queue_shares import parse_queue_shares
 from holdfast.worker.supervisor import Supervisor
 
+MEDIA_SYSTEM = "holdfast.systems.media"
+
 
 @click.command("worker")
 @click.argument("app")
@@ -44,9 +46,8 @@ from holdfast.worker.supervisor import Supervisor
     "--processes",
     "-p",
     type=click.IntRange(1, 1_000),
-    default=1,
-    show_default=True,
-    help="Start this many worker processes, and restart each process that dies.",
+    help="Start this many worker processes, and restart each process that dies. Default: 1, or the setting "
+    "download_workers for holdfast.systems.media.",
 )
 @click.option(
     "--grace",
@@ -94,6 +95,9 @@ def worker_command(session: CliSession, /, app: str, queues: str, **options: Any
     log_output.configure_logging(settings)
     options["grace"] = _parse_grace(options["grace"])
     options["queues"] = parse_queue_shares(queues)
+    if options["processes"] is None:
+        is_media = app.partition(":")[0] == MEDIA_SYSTEM
+        options["processes"] = (settings.download_workers if is_media else None) or 1
     if options["processes"] > 1:
         sys.exit(session.run_async(supervise_processes(settings, options["processes"])))
     session.run_server(run_worker(settings, app, app_loader.load_app(app), options))

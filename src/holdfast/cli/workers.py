@@ -47,7 +47,7 @@ def workers_command() -> None:
     type=DURATION,
     default="1h",
     show_default=True,
-    help="List only workers with a heartbeat within this duration before now.",
+    help="List only workers whose last heartbeat is at most this long ago.",
 )
 @json_option
 @pass_session

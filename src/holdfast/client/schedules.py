@@ -144,7 +144,7 @@ def _build_schedule(work: Call[Any] | Graph | Schedule, options: ScheduleOptions
         return schedule(work, **options)
     if options:
         raise InvalidError(
-            f"Options cannot be passed for the schedule {work.name!r}, because it was declared with its own.",
+            f"The schedule {work.name!r} was declared with options, so no options can be passed here.",
             fix="Pass the options to schedule(), or pass a call instead of a schedule.",
             field=next(iter(options)),
         )

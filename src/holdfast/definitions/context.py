@@ -34,7 +34,7 @@ from uuid import UUID
 from holdfast.definitions.context_types import (
     ArtifactOptions,
     BlockingArtifactReader,
-    ChildOptions,
+    ChildTaskOptions,
     Content,
     FileReader,
     LogLevel,
@@ -186,12 +186,12 @@ class Ctx(ABC, Generic[State_co]):
         """
         return await self._run_step(name, fn, args, kwargs)
 
-    async def submit(self, call: TaskCall, **options: Unpack[ChildOptions]) -> UUID:
+    async def submit(self, call: TaskCall, **options: Unpack[ChildTaskOptions]) -> UUID:
         """Submit a child task of this job, or a separate job with `detached=True`. Return its id.
 
         A later attempt that submits the same work adds nothing.
         """
-        return await self._submit_child(call, options)
+        return await self._submit_child_task(call, options)
 
     def assert_lease(self, on: object) -> Awaitable[None]:
         """Lock the lease of this task in your own transaction. Raise LeaseLostError if the lease is lost.
@@ -250,7 +250,7 @@ class Ctx(ABC, Generic[State_co]):
         self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any: ...
     @abstractmethod
-    async def _submit_child(self, call: TaskCall, options: ChildOptions) -> UUID: ...
+    async def _submit_child_task(self, call: TaskCall, options: ChildTaskOptions) -> UUID: ...
     @abstractmethod
     def _assert_lease(self, on: object) -> Awaitable[None]: ...
     @abstractmethod

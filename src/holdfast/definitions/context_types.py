@@ -20,7 +20,7 @@ class TaskCall(Protocol):
     def mark_used(self) -> None: ...
 
 
-class ChildOptions(TypedDict, total=False):
+class ChildTaskOptions(TypedDict, total=False):
     """Options of `ctx.submit`, for child tasks and detached jobs.
 
     key: name of the child; submitting the same key again adds nothing (default: from the arguments)
@@ -31,8 +31,8 @@ class ChildOptions(TypedDict, total=False):
     weight: share of the child in the progress of the job (default: 1.0)
     owner, labels: only with `detached`; children use those of their job
 
-    >>> from holdfast import ChildOptions, Ctx, task
-    >>> later: ChildOptions = {"detached": True, "priority": 5}
+    >>> from holdfast import ChildTaskOptions, Ctx, task
+    >>> later: ChildTaskOptions = {"detached": True, "priority": 5}
     >>> @task
     ... def resize(key: str) -> str:
     ...     return key

@@ -109,6 +109,8 @@ def build_arguments_schema(task: TaskSignature) -> dict[str, Any]:
     properties = {**everything, **dict(zip(described, schemas, strict=True))}
     for name, parameter in task.signature.parameters.items():
         properties[name] = _add_schema_default(properties[name], parameter.default)
+    for name, marks in _find_schema_marks(task).items():
+        properties[name] = {**properties[name], **marks}
     required = [n for n, p in task.signature.parameters.items() if p.default is p.empty]
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -120,6 +122,34 @@ def build_arguments_schema(task: TaskSignature) -> dict[str, Any]:
     }
     definitions = {**components, **foreign}
     return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _find_schema_marks(task: TaskSignature) -> dict[str, dict[str, Any]]:
+    """Return what parameters add to their schema with `Annotated`, such as the mark of a secret.
+
+    The hints of a task leave `Annotated` out.
+    """
+    try:
+        hints = typing.get_type_hints(getattr(task, "function", None), include_extras=True)
+    except (TypeError, NameError):  # without a function, or with a name that does not exist at run time
+        return {}
+    marks_by_name: dict[str, dict[str, Any]] = {}
+    for name in task.signature.parameters:
+        for mark in getattr(hints.get(name), "__metadata__", ()):
+            if isinstance(mark, msgspec.Meta) and mark.extra_json_schema:
+                marks_by_name.setdefault(name, {}).update(mark.extra_json_schema)
+    return marks_by_name
+
+
+def build_type_schema(kind: Any) -> dict[str, Any] | None:
+    """Return the JSON Schema of a type, or None if JSON Schema cannot describe it."""
+    if not _has_json_schema(kind):
+        return None
+    foreign: dict[str, Any] = {}
+    (schema,), components = msgspec.json.schema_components(
+        [kind], schema_hook=_build_pydantic_schema_hook(foreign), ref_template="#/$defs/{name}"
+    )
+    return {**schema, "$defs": {**components, **foreign}}
 
 
 def _has_json_schema(kind: Any) -> bool:

@@ -198,7 +198,7 @@ def _check_memory_limit(memory: int | None, *, process: bool) -> None:
         raise InvalidError(f"memory must be positive, got {memory}.", field="memory")
     if not process:
         raise InvalidError(
-            "memory limits child processes only, and this task does not run in one.",
+            "The option memory applies only to tasks that run in a child process, and this task does not.",
             fix="Add process=True, or leave memory out.",
             field="memory",
         )

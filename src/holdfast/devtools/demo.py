@@ -8,7 +8,9 @@ running and restarts them when a Python file changes.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PROCESS_CHECK_INTERVAL_S = 0.5
-VALID_MESSAGE_COUNT = 30
+VALID_DEMO_MESSAGE_COUNT = 30
 DEMO_SYSTEMS_MODULE = "holdfast.devtools.demo_systems"
+BOOKMARKS_WORKER_MODULE = "holdfast.systems.bookmarks"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class DemoRun:
     folder: Path
     processes: list[ManagedProcess]
     token: str
+    site: socket.socket | None  # of the pages for bookmarks; None if this machine cannot capture pages
 
 
 @click.command("demo")
@@ -72,12 +76,21 @@ def demo_command(session: CliSession, keep_running: bool) -> int:
         port = choose_free_port(settings.api_port)
         environment, token = demo_systems.create_demo_credentials(settings)
         environment |= session.settings_as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
-        processes = _build_demo_processes(folder, port, environment)
-        run = DemoRun(settings, url, output, folder, processes, token)
+        site = _open_bookmark_site(settings, output)
+        if site is not None:
+            environment |= _import_demo_bookmarks().allow_site(settings, site)
+        processes = _build_demo_processes(folder, port, environment, with_bookmarks=site is not None)
+        run = DemoRun(settings, url, output, folder, processes, token, site)
         return session.run_async(_run_demo(run, port, keep_running=keep_running))
     finally:
         if server:
             server.release()
+
+
+def _import_demo_bookmarks() -> ModuleType:
+    with require_extra("holdfast demo", "dev"):
+        from holdfast.devtools import demo_bookmarks  # noqa: PLC0415
+    return demo_bookmarks
 
 
 def _import_demo_systems() -> ModuleType:
@@ -87,12 +100,25 @@ def _import_demo_systems() -> ModuleType:
     return demo_systems
 
 
-def _build_demo_processes(folder: Path, port: int, environment: dict[str, str]) -> list[ManagedProcess]:
+def _open_bookmark_site(settings: Settings, output: CliOutput) -> socket.socket | None:
+    missing = _import_demo_bookmarks().find_missing_part(settings)
+    if missing is not None:
+        output.print_line(f"  bookmarks are left out: {missing}")
+        return None
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def _build_demo_processes(
+    folder: Path, port: int, environment: dict[str, str], *, with_bookmarks: bool
+) -> list[ManagedProcess]:
     commands = {
         "API": ["api", "--port", str(port), "--system", "exports", "--system", "reports"],
         "worker": ["worker", sample_tasks.__name__],
         "systems": ["worker", DEMO_SYSTEMS_MODULE],
     }
+    if with_bookmarks:
+        commands["API"] += ["--system", "bookmarks"]
+        commands["bookmarks"] = ["worker", BOOKMARKS_WORKER_MODULE]
     return [
         ManagedProcess(name, arguments, folder / f"{name.lower()}.log", environment=environment)
         for name, arguments in commands.items()
@@ -103,6 +129,16 @@ async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
     applied = await install.migrate_database(run.url, run.settings)
     run.output.print_line(f"  schema    version {applied.version}")
     interrupted = create_interrupt_event()
+    async with AsyncExitStack() as stack:
+        if run.site is not None:
+            demo_bookmarks = _import_demo_bookmarks()
+            await stack.enter_async_context(demo_bookmarks.serve_site(run.site))
+            client = await stack.enter_async_context(Client(run.url.reveal(), settings=run.settings))
+            await demo_bookmarks.install_bookmarks(client)
+        return await _run_processes(run, port, interrupted, keep_running=keep_running)
+
+
+async def _run_processes(run: DemoRun, port: int, interrupted: asyncio.Event, *, keep_running: bool) -> int:
     try:
         for process in run.processes:
             await process.start()
@@ -154,10 +190,13 @@ async def _run_sample_jobs(run: DemoRun) -> int:
         }
         results = await _follow_demo_parts(run, handles, client)
         files = await demo_systems.copy_result_files(client, handles, run.folder)
+        bookmark_lines = await _describe_bookmarks(run, client) if run.site is not None else []
     for name, result in results.items():
         run.output.print_line(f"  {name:<17} {result.text}")
     for path in (picture, *files):
         run.output.print_line(f"  {path.suffix[1:]:<17} {path}")
+    for line in bookmark_lines:
+        run.output.print_line(line)
     return 0 if all(result.succeeded for result in results.values()) else 1
 
 
@@ -175,6 +214,8 @@ async def _follow_demo_parts(
     with Progress(*columns, console=run.output.console) as bars:
         parts = {name: _follow_demo_job(bars, name, handle) for name, handle in handles.items()}
         parts["messages"] = _send_and_follow_messages(bars, client)
+        if run.site is not None:
+            parts["bookmarks"] = _add_and_follow_bookmarks(bars, client, run.site)
         followers = [asyncio.create_task(part) for part in parts.values()]
         try:
             while not all(follower.done() for follower in followers):
@@ -206,19 +247,47 @@ async def _send_and_follow_messages(bars: Progress, client: Client) -> DemoResul
     await client.queues.create(queue)
     before = await client.queues.metrics(queue)
     bodies: list[object] = [
-        sample_tasks.SampleMessage(number, f"message {number}") for number in range(VALID_MESSAGE_COUNT)
+        sample_tasks.SampleMessage(number, f"message {number}") for number in range(VALID_DEMO_MESSAGE_COUNT)
     ]
-    await client.queues.send_batch(queue, [*bodies, {"number": VALID_MESSAGE_COUNT}])
-    bar = bars.add_task("messages", total=VALID_MESSAGE_COUNT + 1, note="sent")
+    await client.queues.send_batch(queue, [*bodies, {"number": VALID_DEMO_MESSAGE_COUNT}])
+    bar = bars.add_task("messages", total=VALID_DEMO_MESSAGE_COUNT + 1, note="sent")
     while True:
         now = await client.queues.metrics(queue)
         # Dead letters are in the archive too.
         ended, dead = now.archived - before.archived, now.dead - before.dead
         read = ended - dead
         bars.update(bar, completed=ended, note=f"{read} read, {dead} dead")
-        if ended >= VALID_MESSAGE_COUNT + 1:
+        if ended >= VALID_DEMO_MESSAGE_COUNT + 1:
             return DemoResult(dead == 1, f"{read} read, {dead} invalid one in the dead letters")
         await asyncio.sleep(0.1)
+
+
+async def _add_and_follow_bookmarks(bars: Progress, client: Client, site: socket.socket) -> DemoResult:
+    """Save three pages of the local site, and follow them until they are complete."""
+    owner, demo_bookmarks = _import_demo_systems().DEMO_USER_ID, _import_demo_bookmarks()
+    await demo_bookmarks.add_demo_bookmarks(client, owner, site)
+    count = len(demo_bookmarks.SITE_PAGES)
+    bar = bars.add_task("bookmarks", total=count, note="saved")
+
+    def show_progress(ended: int) -> None:
+        bars.update(bar, completed=ended, note=f"{ended} of {count} pages")
+
+    rows = await demo_bookmarks.wait_for_bookmarks(client, owner, show_progress)
+    complete = [row for row in rows if row["status"] == "complete"]
+    failed = [row["screenshot_error"] or row["remaining_error"] for row in rows if row not in complete]
+    return DemoResult(len(complete) == count, "; ".join([f"{len(complete)} of {count} complete", *failed]))
+
+
+async def _describe_bookmarks(run: DemoRun, client: Client) -> list[str]:
+    """Copy the files of the bookmarks to the folder of the demo, and return lines about each."""
+    demo_bookmarks = _import_demo_bookmarks()
+    rows = await demo_bookmarks.list_demo_bookmarks(client, _import_demo_systems().DEMO_USER_ID)
+    files = await demo_bookmarks.copy_bookmark_files(client, rows, run.folder)
+    lines: list[str] = []
+    for row in rows:
+        lines.append(f"  bookmark {row['id']:<8} {row['title']}: {row['description']} (text: {row['ocr']})")
+        lines += [f"  {'':<17} {path}" for path in files.get(row["id"], [])]
+    return lines
 
 
 async def _restart_on_file_change(run: DemoRun) -> int:

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 DEMO_USER_ID = "0d0d0d0d-0000-4000-8000-00000000d3a0"
-TEMPLATES_BY_RESUME = {"amara": "minimal", "jonas": "classic", "lucia": "modern"}
+TEMPLATES_BY_CV_NAME = {"amara": "minimal", "jonas": "classic", "lucia": "modern"}
 REPORT_INPUT = {
     "person1": {"name": "Ada", "birthDate": "1815-12-10", "birthPlace": "London"},
     "person2": {"name": "Charles", "birthDate": "1791-12-26", "birthPlace": "London"},
@@ -88,9 +88,9 @@ async def submit_demo_jobs(client: Client) -> dict[str, JobHandle[Any]]:
             document = known.get(sample.title) or await queries.add_document(
                 connection, schema, DEMO_USER_ID, sample.title, sample.data
             )
-            if name in TEMPLATES_BY_RESUME:
+            if name in TEMPLATES_BY_CV_NAME:
                 handles[f"{name}.pdf"] = await _submit_export(
-                    client, connection, document, TEMPLATES_BY_RESUME[name]
+                    client, connection, document, TEMPLATES_BY_CV_NAME[name]
                 )
     if can_create_audio():
         handles["report"] = await client.start_job(nuclear_v2, REPORT_INPUT, owner=DEMO_USER_ID)

@@ -21,8 +21,14 @@ MAX_KEPT_EXTENSION_CHARS = 20
 INLINE_CONTENT_TYPES = {"application/pdf", "text/plain", "text/csv", "application/json"}
 _INLINE_TYPE_FAMILIES = {"image", "audio", "video"}
 _WINDOWS_DEVICE_NAME = re.compile(
-    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])", re.IGNORECASE
+    r"(con|prn|aux|nul|clock\$|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])", re.IGNORECASE
 )
+# Control characters, unpaired surrogates, and line and paragraph separators.
+_CONTROL_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
+# They change the direction of the text around them: U+202E shows `txt.exe` as `exe.txt`. Other formatting
+# characters stay, because some scripts need them inside words.
+_DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
+_DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def check_file_name(name: object) -> str:
@@ -32,12 +38,12 @@ def check_file_name(name: object) -> str:
     """
     if not isinstance(name, str):
         raise InvalidError(f"The file name must be text, not {type(name).__name__}.", field="name")
-    unsafe = any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
+    unsafe = any(c in _DIRECTION_CONTROLS or unicodedata.category(c) in _CONTROL_CATEGORIES for c in name)
     valid_length = 1 <= len(name) <= MAX_FILE_NAME_CHARS
     if unsafe or not valid_length or re.search(r"[/\\]", name) or name in {".", ".."}:
         raise InvalidError(
             f"The file name {name[:60]!r} is not valid: it must have 1 to {MAX_FILE_NAME_CHARS} characters "
-            "and no slashes or control characters.",
+            "and no slashes, control characters or characters that change the direction of text.",
             fix="Pass only the name of the file. Owner, job and kind determine its folder.",
             field="name",
         )
@@ -61,9 +67,8 @@ def format_content_disposition(name: str, *, inline: bool = False) -> str:
 
     The header carries an ASCII name, which every client understands, and the complete name in UTF-8.
     """
-    clean = "".join(
-        character for character in name if unicodedata.category(character) not in {"Cc", "Cs", "Zl", "Zp"}
-    )
+    hidden = _DIRECTION_CONTROLS | _DIRECTION_MARKS
+    clean = "".join(c for c in name if c not in hidden and unicodedata.category(c) not in _CONTROL_CATEGORIES)
     ascii_name = unicodedata.normalize("NFKD", clean).encode("ascii", "ignore").decode()
     ascii_name = re.sub(r'["\\%/;]', "_", ascii_name).strip().rstrip(".")
     ascii_name = "file" + ascii_name if not ascii_name or ascii_name.startswith(".") else ascii_name
@@ -96,9 +101,10 @@ class ZipEntryNames:
 def _sanitize_zip_entry_name(name: str) -> str:
     text = unicodedata.normalize("NFC", name).encode("utf-8", "replace").decode()
     text = "".join(
-        "_" if unicodedata.category(character) in {"Cc", "Cs", "Cf"} else character for character in text
+        "_" if unicodedata.category(character) in _CONTROL_CATEGORIES | {"Cf"} else character
+        for character in text
     )
-    text = re.sub(r'[/\\:*?"<>|]', "_", text).strip().rstrip(".").strip() or "file"
+    text = _strip_dots_and_spaces(re.sub(r'[/\\:*?"<>|]', "_", text)) or "file"
     if text.startswith("."):
         text = "_" + text.lstrip(".")
     stem, dot, extension = text.rpartition(".")
@@ -107,6 +113,13 @@ def _sanitize_zip_entry_name(name: str) -> str:
     while len(text.encode()) > MAX_ZIP_ENTRY_NAME_BYTES:
         stem = (stem or text)[:-1]
         text = f"{stem}{dot}{extension}" if dot and len(extension) <= MAX_KEPT_EXTENSION_CHARS else stem
+    return _strip_dots_and_spaces(text) or "file"
+
+
+def _strip_dots_and_spaces(text: str) -> str:
+    """Remove spaces at both ends, and dots at the end. Windows drops both from the end of a name."""
+    while text != (stripped := text.strip().rstrip(".")):
+        text = stripped
     return text
 
 

@@ -47,6 +47,8 @@ OBJECTS_PER_LIST_PAGE = 1000
 MAX_ERROR_TEXT_CHARS = 300
 _DISK_FULL_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ACCESS_DENIED_CODES = {errno.EACCES, errno.EPERM, errno.EROFS}
+# Texts of the library also contain durations, such as "in 308.923µs".
+_REFUSING_HTTP_STATUS = re.compile(r"(?<![.\w])(30[1278]|40[0135])(?!\.\d|\w)")
 
 
 class ObstoreBackend:
@@ -301,7 +303,7 @@ def _build_storage_error(error: BaseException) -> errors.StorageError:
             f"The store has no space left: {os.strerror(code)}.",
             fix="Free disk space, or delete expired files with `holdfast file sweep`.",
         )
-    if code in _ACCESS_DENIED_CODES or re.search(r"\b(30[1278]|40[0135])\b", text):  # HTTP status codes
+    if code in _ACCESS_DENIED_CODES or _REFUSING_HTTP_STATUS.search(text):
         return _build_permission_error(error)
     return errors.StorageUnavailableError(
         f"The file store cannot be reached: {text}.",

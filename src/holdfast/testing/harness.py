@@ -33,8 +33,8 @@ from holdfast.testing.kill_replay import (
     SimulatedKill,
     StateProbe,
     call_state_probe,
-    check_replayable,
     check_same_result,
+    check_task_is_async,
     close_killed_coroutines,
     make_killable,
 )
@@ -165,7 +165,7 @@ class Holdfast:
         compared.
         """
         call.mark_used()
-        check_replayable(call)
+        check_task_is_async(call)
         before, dropped = asyncio.all_tasks(), list[KillableCoroutine]()
         try:
             expected, _ = await self._run_replay_round(call, 0, setup, snapshot, dropped)

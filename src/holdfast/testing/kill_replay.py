@@ -106,7 +106,7 @@ async def call_state_probe(probe: StateProbe | None) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def check_replayable(call: Call[Any]) -> None:
+def check_task_is_async(call: Call[Any]) -> None:
     """Raise `InvalidError` if the task is not asynchronous."""
     if not call.task.is_async:
         raise InvalidError(

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 FIRST_POLL_PAUSE_S = 0.001
-MAX_POLL_PAUSE_S = 0.05
+MAX_WAIT_UNTIL_PAUSE_S = 0.05
 
 
 async def wait_until(
@@ -36,4 +36,4 @@ async def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"the condition was not true within {within}: {what or check}")
         await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, MAX_POLL_PAUSE_S)
+        pause_s = min(pause_s * 2, MAX_WAIT_UNTIL_PAUSE_S)

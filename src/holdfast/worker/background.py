@@ -25,7 +25,7 @@ FAILURE_REPORT_INTERVAL_S: Final = 60.0
 _log = logging.getLogger("holdfast.worker")
 
 
-class FailureReporter:
+class ServiceFailureReporter:
     """Reports failures of a part of a worker: the first, then at most one a minute, and the recovery."""
 
     def __init__(self, service: str) -> None:
@@ -58,7 +58,7 @@ class BackgroundService(ABC):
     def __init__(self) -> None:
         self._loop: asyncio.Task[None] | None = None
         self._consecutive_failures = 0
-        self._failure_reporter = FailureReporter(type(self).__name__)
+        self._failure_reporter = ServiceFailureReporter(type(self).__name__)
         self.last_error: Exception | None = None  # of the last round, if it failed
 
     @abstractmethod

@@ -127,7 +127,7 @@ class PipeGateway:
         return UUID(await self._send_request("submit_detached_job", job))
 
 
-class ChildContext(TaskContext):
+class ChildProcessContext(TaskContext):
     """The task context in a child process: sends progress and log lines to the worker at once.
 
     They are not buffered, because the child process may crash.
@@ -204,7 +204,7 @@ class ChildProcessTaskRunner:
 
     async def _run_assignment(self, assignment: TaskAssignment, state: Any, files: TaskFiles) -> None:
         claimed = assignment.claimed
-        context = ChildContext(
+        context = ChildProcessContext(
             **get_context_fields(claimed),
             deadline=assignment.deadline,
             state=state,

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast import tracing
-from holdfast.definitions.context_types import ChildOptions, TaskCall
+from holdfast.definitions.context_types import ChildTaskOptions, TaskCall
 from holdfast.definitions.submit_requests import build_call_request
 from holdfast.definitions.tasks import Call
 from holdfast.engine.leases import Lease
@@ -39,7 +39,7 @@ class ChildTaskSubmitter:
         # The first child turns the job into one of several tasks. Children submitted at the same time wait.
         self._submit_lock = asyncio.Lock()
 
-    async def submit(self, call: TaskCall, options: ChildOptions) -> UUID:
+    async def submit(self, call: TaskCall, options: ChildTaskOptions) -> UUID:
         if not isinstance(call, Call):
             raise InvalidError(
                 f"{call!r} is not the call of a task.",
@@ -66,7 +66,7 @@ class ChildTaskSubmitter:
         self._names_by_id[str(ids[name])] = name
         return ids[name]
 
-    async def _submit_detached(self, body: dict[str, Any], name: str, options: ChildOptions) -> UUID:
+    async def _submit_detached(self, body: dict[str, Any], name: str, options: ChildTaskOptions) -> UUID:
         for option in CHILD_TASK_OPTIONS:
             if option in options:
                 raise InvalidError(
@@ -89,7 +89,7 @@ class ChildTaskSubmitter:
         return self._names_by_id.get(str(parent), str(parent))
 
 
-def _build_timing_fields(options: ChildOptions) -> dict[str, Any]:
+def _build_timing_fields(options: ChildTaskOptions) -> dict[str, Any]:
     delay, run_at = options.get("delay"), options.get("run_at")
     if delay is not None and run_at is not None:
         raise InvalidError("delay and run_at exclude each other.", fix="Pass one of them.", field="delay")

@@ -23,7 +23,7 @@ from holdfast.definitions.context import Ctx
 from holdfast.definitions.context_types import (
     ArtifactOptions,
     BlockingArtifactReader,
-    ChildOptions,
+    ChildTaskOptions,
     Content,
     FileReader,
     LogLevel,
@@ -240,7 +240,7 @@ class TaskContext(Ctx[Any]):
             value = self._wait_in_thread(lambda: steps.save_result(name, result, file_ids))
         return convert_step_result(fn, name, value)
 
-    async def _submit_child(self, call: TaskCall, options: ChildOptions) -> UUID:
+    async def _submit_child_task(self, call: TaskCall, options: ChildTaskOptions) -> UUID:
         if self._child_tasks is None:
             self._child_tasks = ChildTaskSubmitter(*self._require_worker("submit"), self.name)
         return await self._child_tasks.submit(call, options)

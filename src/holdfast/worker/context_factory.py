@@ -29,7 +29,7 @@ class ContextFactory:
         self._log_capture: AbstractContextManager[None] | None = None
 
     @property
-    def is_needed_for_every_task(self) -> bool:
+    def every_task_needs_context(self) -> bool:
         """Whether every task needs a context, because log records are captured."""
         settings = self._database.settings
         return settings.capture_logs != "off"

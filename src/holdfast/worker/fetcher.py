@@ -54,8 +54,8 @@ class HeartbeatAnswers(Protocol):
     """Whether the heartbeat process answers (heartbeat_link.py). Nobody renews leases while it does not."""
 
     @property
-    def is_silent(self) -> bool: ...
-    def check_answers(self) -> None: ...
+    def is_unresponsive(self) -> bool: ...
+    def ping_if_answer_is_old(self) -> None: ...
     async def wait_for_answer(self) -> bool: ...
 
 
@@ -223,7 +223,7 @@ class TaskFetcher(BackgroundService):
         outcomes = self._outbox.take_unsent_outcomes()
         nonce = leases.create_nonce()
         if slots and self.heartbeat_link is not None:
-            self.heartbeat_link.check_answers()  # the answer arrives before the response
+            self.heartbeat_link.ping_if_answer_is_old()  # the answer arrives before the response
         request = leases.finish_and_claim_undecoded(
             connection,
             worker=self._worker,
@@ -292,7 +292,7 @@ class TaskFetcher(BackgroundService):
     def _count_free_slots(self) -> int:
         if not self.claiming or not self.queue_selector.has_queue_with_room:
             return 0
-        if self.heartbeat_link is not None and self.heartbeat_link.is_silent:
+        if self.heartbeat_link is not None and self.heartbeat_link.is_unresponsive:
             return 0
         free = min(self._concurrency - len(self.running) - self.requested_slots, self._max_batch)
         return max(0, free if self.remaining_claims is None else min(free, self.remaining_claims))

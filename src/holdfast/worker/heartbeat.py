@@ -27,7 +27,7 @@ from holdfast.engine.leases import Lease, LeasedTask, WorkerCommand
 from holdfast.settings import Secret, Settings
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.attempts import STOP_REASON_UNRENEWED, Attempt, RunningAttempts
-from holdfast.worker.background import FailureReporter
+from holdfast.worker.background import ServiceFailureReporter
 from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.heartbeat_link import (
     HEARTBEAT_SHUTDOWN_TIMEOUT_S,
@@ -70,7 +70,7 @@ class Heartbeat:
         self._visibility = visibility
         self._build_worker_status = build_worker_status
         self.on_command: Callable[[WorkerCommand], None] = lambda _: None
-        self._renewal_failures = FailureReporter("heartbeat process")
+        self._renewal_failures = ServiceFailureReporter("heartbeat process")
         self._ended = threading.Event()
         self._ready = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -147,7 +147,7 @@ class Heartbeat:
             self._ended.set()
             await asyncio.to_thread(thread.join)
             holds_nothing = not len(self._running) and not self._visibility.has_messages
-            self.link.send_frame(protocol.SHUTDOWN_FRAME, b"done" if holds_nothing else b"")
+            self.link.send_frame(protocol.SHUTDOWN_FRAME_TYPE, b"done" if holds_nothing else b"")
             await asyncio.to_thread(self.link.close, wait=holds_nothing)
 
     def update_leases(
@@ -156,7 +156,7 @@ class Heartbeat:
         """Send the leases of claimed tasks, with their places, and ended leases to the heartbeat process."""
         frames = b""
         if ended:
-            frames = encode_frame(protocol.DROP_LEASES_FRAME, protocol.encode_lease_keys(ended))
+            frames = encode_frame(protocol.DROP_LEASES_FRAME_TYPE, protocol.encode_lease_keys(ended))
         if claimed:
             frames += protocol.encode_leases(claimed, renewed_at)
         if frames:
@@ -168,17 +168,17 @@ class Heartbeat:
         After the death of this worker, the heartbeat process ends the group before it returns the leases.
         """
         self._children.add(pid)
-        self.link.send_bytes(protocol.encode_child_frame(protocol.CHILD_STARTED_FRAME, pid))
+        self.link.send_bytes(protocol.encode_child_frame(protocol.CHILD_STARTED_FRAME_TYPE, pid))
 
     def remove_child(self, pid: int) -> None:
         """Tell the heartbeat process that a child process has ended. Thread-safe."""
         self._children.discard(pid)
-        self.link.send_bytes(protocol.encode_child_frame(protocol.CHILD_ENDED_FRAME, pid))
+        self.link.send_bytes(protocol.encode_child_frame(protocol.CHILD_ENDED_FRAME_TYPE, pid))
 
     def renew_now(self) -> None:
         """Renew all leases now. The responses show which tasks were cancelled."""
         if len(self._running):
-            self.link.send_frame(protocol.RENEW_NOW_FRAME)
+            self.link.send_frame(protocol.RENEW_NOW_FRAME_TYPE)
 
     def _record_loop_run(self) -> None:
         """Record that the event loop runs, and schedule the next record."""
@@ -197,9 +197,9 @@ class Heartbeat:
         self._gone = asyncio.Event()
         self.link.start_process()
         start = msgspec.msgpack.encode(self._build_start_message())
-        frames = encode_frame(protocol.START_FRAME, start) + self._encode_current_leases()
+        frames = encode_frame(protocol.START_FRAME_TYPE, start) + self._encode_current_leases()
         for pid in set(self._children):
-            frames += protocol.encode_child_frame(protocol.CHILD_STARTED_FRAME, pid)
+            frames += protocol.encode_child_frame(protocol.CHILD_STARTED_FRAME_TYPE, pid)
         self.link.send_bytes(frames + self._visibility.encode_current_messages())
         self.link.send_ping()
         self._status_sent_at = 0.0
@@ -228,7 +228,7 @@ class Heartbeat:
         asyncio.run(self._run_loops())
 
     async def _run_loops(self) -> None:
-        loops = (self._listen_forever(), self._progress.run(self._ended))
+        loops = (self._keep_heartbeat_process_running(), self._progress.run(self._ended))
         tasks = [asyncio.create_task(loop) for loop in loops]
         await self._watch_leases()
         # The other loops end by themselves; one that hangs in a call is cancelled.
@@ -249,9 +249,9 @@ class Heartbeat:
             if now >= next_check_at:
                 next_check_at = now + self._stop_unrenewed_attempts(now)
             self._visibility.stop_unrenewed_deliveries(now)
-            blocking_task = self._watchdog.check_loop(now)
+            blocking_task = self._watchdog.find_blocking_task(now)
             if blocking_task is not None:
-                self.link.send_frame(protocol.BLOCKING_TASK_FRAME, blocking_task)
+                self.link.send_frame(protocol.LOOP_BLOCKED_FRAME_TYPE, blocking_task)
             if self.link.has_unsent_bytes:
                 self.link.send_bytes(b"")
             self._check_process()
@@ -283,13 +283,13 @@ class Heartbeat:
         if now >= self._status_sent_at + interval_s:
             self._status_sent_at = now
             self.link.send_frame(
-                protocol.WORKER_STATUS_FRAME, msgspec.json.encode(self._build_worker_status())
+                protocol.WORKER_STATUS_FRAME_TYPE, msgspec.json.encode(self._build_worker_status())
             )
 
-    async def _listen_forever(self) -> None:
+    async def _keep_heartbeat_process_running(self) -> None:
         while not self._ended.is_set():
             try:
-                await self._listen_to_process()
+                await self._receive_heartbeat_frames()
             except Exception:
                 # If this loop ended, a worker that goes on working would lose every lease.
                 _log.exception("The heartbeat failed and continues.")
@@ -299,7 +299,7 @@ class Heartbeat:
                 self._start_process()
                 self._resend_leases = True
 
-    async def _listen_to_process(self) -> None:
+    async def _receive_heartbeat_frames(self) -> None:
         """Handle frames from the heartbeat process until the process is gone."""
         loop, process_socket = asyncio.get_running_loop(), self.link.socket
         frames, gone = FrameDecoder(), self._gone
@@ -331,19 +331,19 @@ class Heartbeat:
             loop.remove_reader(process_socket)
 
     def _handle_frame(self, kind: bytes, body: bytes) -> None:
-        if kind == protocol.LEASES_RENEWED_FRAME:
+        if kind == protocol.LEASES_RENEWED_FRAME_TYPE:
             self._apply_renewals(msgspec.msgpack.decode(body, type=LeaseRenewals))
-        elif kind == protocol.PONG_FRAME:
+        elif kind == protocol.PONG_FRAME_TYPE:
             self.link.record_answer()
-        elif kind == protocol.LEASES_GIVEN_UP_FRAME:
+        elif kind == protocol.LEASES_GIVEN_UP_FRAME_TYPE:
             self._stop_attempts(body, STOP_REASON_UNRENEWED)
-        elif kind == protocol.MESSAGES_RENEWED_FRAME:
+        elif kind == protocol.MESSAGES_RENEWED_FRAME_TYPE:
             self._visibility.apply_renewals(body)
-        elif kind == protocol.READY_FRAME and self._worker_loop is not None:
+        elif kind == protocol.READY_FRAME_TYPE and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self._ready.set)
-        elif kind == protocol.DATABASE_PROBLEM_FRAME:
+        elif kind == protocol.DATABASE_PROBLEM_FRAME_TYPE:
             self._renewal_failures.report_failure(body.decode(errors="replace"))
-        elif kind == protocol.COMMAND_FRAME and self._worker_loop is not None:
+        elif kind == protocol.COMMAND_FRAME_TYPE and self._worker_loop is not None:
             self._worker_loop.call_soon_threadsafe(self.on_command, cast("WorkerCommand", body.decode()))
 
     def _apply_renewals(self, renewals: LeaseRenewals) -> None:

@@ -22,8 +22,10 @@ HEARTBEAT_SHUTDOWN_TIMEOUT_S = 2.0
 SOCKET_BUFFER_BYTES = 1 << 20
 PING_INTERVAL_S = 1.0  # while the worker holds leases or messages
 IDLE_PING_INTERVAL_S = 15.0
-MAX_SILENCE_S = 1.5  # the worker claims nothing while a ping is unanswered for longer
-MAX_ANSWER_AGE_S = PING_INTERVAL_S + MAX_SILENCE_S  # tasks are started only after an answer that is not older
+MAX_PING_ANSWER_WAIT_S = 1.5  # the worker claims nothing while a ping is unanswered for longer
+MAX_ANSWER_AGE_S = (
+    PING_INTERVAL_S + MAX_PING_ANSWER_WAIT_S
+)  # tasks are started only after an answer that is not older
 # A silent process is killed after this many checks, one every quarter of a second. Checks are counted, not
 # seconds: after a pause of the whole machine or container, the answer may be on its way.
 MAX_UNANSWERED_CHECKS = 14
@@ -130,14 +132,14 @@ class HeartbeatLink:
     # Pings
 
     @property
-    def is_silent(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether the process has not answered a ping in time, or not yet answered its first ping."""
         pinged_at = self._pinged_at
         return not self._has_answered or (
-            pinged_at is not None and time.monotonic() > pinged_at + MAX_SILENCE_S
+            pinged_at is not None and time.monotonic() > pinged_at + MAX_PING_ANSWER_WAIT_S
         )
 
-    def check_answers(self) -> None:
+    def ping_if_answer_is_old(self) -> None:
         """Ping the process if its last answer is old, as after an idle time. Called with every claim."""
         self.send_ping_if_due(MAX_ANSWER_AGE_S)
 
@@ -151,7 +153,7 @@ class HeartbeatLink:
         self._waiting_for_answer = True
         self.send_ping()
         try:
-            async with asyncio.timeout(MAX_SILENCE_S):
+            async with asyncio.timeout(MAX_PING_ANSWER_WAIT_S):
                 while not self._has_recent_answer():
                     self._answered.clear()
                     await self._answered.wait()
@@ -170,7 +172,7 @@ class HeartbeatLink:
             if self._pinged_at is not None:
                 return
             self._pinged_at = time.monotonic()
-        self.send_frame(protocol.PING_FRAME)
+        self.send_frame(protocol.PING_FRAME_TYPE)
 
     def send_ping_if_due(self, interval_s: float) -> None:
         if self._pinged_at is None and time.monotonic() >= self._answered_at + interval_s:
@@ -180,9 +182,9 @@ class HeartbeatLink:
         """Record the answer to the ping. Called in the heartbeat thread."""
         with self._pinging:
             pinged_at = self._pinged_at
-            # Earlier than `is_silent`, which another thread may ask in this moment.
+            # Earlier than `is_unresponsive`, which another thread may ask in this moment.
             was_late = not self._has_answered or (
-                pinged_at is not None and time.monotonic() > pinged_at + MAX_SILENCE_S / 2
+                pinged_at is not None and time.monotonic() > pinged_at + MAX_PING_ANSWER_WAIT_S / 2
             )
             if pinged_at is not None:
                 self._answered_at = pinged_at

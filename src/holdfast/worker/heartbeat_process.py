@@ -71,18 +71,18 @@ class HeartbeatProcess:
         self._settings = Settings()
         self._messages = MessageRenewer(self._enqueue_frame, lambda: not self._is_worker_stopped())
         self._frame_handlers: dict[bytes, Callable[[bytes], None]] = {
-            protocol.START_FRAME: self._on_start,
-            protocol.HOLD_LEASES_FRAME: self._on_hold_leases,
-            protocol.DROP_LEASES_FRAME: self._on_drop_leases,
-            protocol.RENEW_NOW_FRAME: self._on_renew_now,
-            protocol.HOLD_MESSAGES_FRAME: self._messages.handle_hold_frame,
-            protocol.DROP_MESSAGES_FRAME: self._messages.handle_stop_renewing_frame,
-            protocol.BLOCKING_TASK_FRAME: self._on_blocking_task,
-            protocol.WORKER_STATUS_FRAME: self._on_worker_status,
-            protocol.SHUTDOWN_FRAME: self._on_shutdown,
-            protocol.PING_FRAME: lambda _: self._enqueue_frame(protocol.PONG_FRAME),
-            protocol.CHILD_STARTED_FRAME: lambda body: self._children.add(protocol.decode_pid(body)),
-            protocol.CHILD_ENDED_FRAME: lambda body: self._children.discard(protocol.decode_pid(body)),
+            protocol.START_FRAME_TYPE: self._on_start,
+            protocol.HOLD_LEASES_FRAME_TYPE: self._on_hold_leases,
+            protocol.DROP_LEASES_FRAME_TYPE: self._on_drop_leases,
+            protocol.RENEW_NOW_FRAME_TYPE: self._on_renew_now,
+            protocol.HOLD_MESSAGES_FRAME_TYPE: self._messages.handle_hold_frame,
+            protocol.DROP_MESSAGES_FRAME_TYPE: self._messages.handle_stop_renewing_frame,
+            protocol.LOOP_BLOCKED_FRAME_TYPE: self._on_blocking_task,
+            protocol.WORKER_STATUS_FRAME_TYPE: self._on_worker_status,
+            protocol.SHUTDOWN_FRAME_TYPE: self._on_shutdown,
+            protocol.PING_FRAME_TYPE: lambda _: self._enqueue_frame(protocol.PONG_FRAME_TYPE),
+            protocol.CHILD_STARTED_FRAME_TYPE: lambda body: self._children.add(protocol.decode_pid(body)),
+            protocol.CHILD_ENDED_FRAME_TYPE: lambda body: self._children.discard(protocol.decode_pid(body)),
         }
 
     async def run(self) -> None:
@@ -251,7 +251,7 @@ class HeartbeatProcess:
                 kill_process_group(pid)
             for key in in_children:
                 del self._leases[key]
-            self._enqueue_frame(protocol.LEASES_GIVEN_UP_FRAME, b"".join(in_children))
+            self._enqueue_frame(protocol.LEASES_GIVEN_UP_FRAME_TYPE, b"".join(in_children))
 
     def _log_error(self, message: str) -> None:
         if self._start is not None and self._start.log_format == "json":
@@ -267,15 +267,15 @@ class HeartbeatProcess:
         while True:
             try:
                 async with open_connection(Secret(start.url), self._settings) as connection:
-                    self._enqueue_frame(protocol.READY_FRAME)
+                    self._enqueue_frame(protocol.READY_FRAME_TYPE)
                     await self._renew_while_connected(connection, start)
             except DatabaseUnavailableError:
                 pass  # the worker notices and reports it
             except HoldfastError as error:
-                self._enqueue_frame(protocol.DATABASE_PROBLEM_FRAME, str(error).encode())
+                self._enqueue_frame(protocol.DATABASE_PROBLEM_FRAME_TYPE, str(error).encode())
             except Exception as error:  # renewing must go on after any error
                 self._enqueue_frame(
-                    protocol.DATABASE_PROBLEM_FRAME, f"{type(error).__name__}: {error}".encode()
+                    protocol.DATABASE_PROBLEM_FRAME_TYPE, f"{type(error).__name__}: {error}".encode()
                 )
             await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
 
@@ -289,7 +289,7 @@ class HeartbeatProcess:
                 status, self._worker_status = self._worker_status, None
                 command = await leases.heartbeat_worker(connection, start.worker, msgspec.json.decode(status))
                 if command is not None:
-                    self._enqueue_frame(protocol.COMMAND_FRAME, command.encode())
+                    self._enqueue_frame(protocol.COMMAND_FRAME_TYPE, command.encode())
             if time.monotonic() >= self._next_renewal_at:
                 if self._is_worker_stopped():
                     await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
@@ -345,7 +345,7 @@ class HeartbeatProcess:
             lost=b"".join(lost - cancelled),
             cancelled=b"".join(cancelled),
         )
-        self._enqueue_frame(protocol.LEASES_RENEWED_FRAME, msgspec.msgpack.encode(renewals))
+        self._enqueue_frame(protocol.LEASES_RENEWED_FRAME_TYPE, msgspec.msgpack.encode(renewals))
 
     def _enqueue_frame(self, kind: bytes, body: bytes = b"") -> None:
         self._outgoing.put_nowait(encode_frame(kind, body))

@@ -20,27 +20,27 @@ from holdfast.engine.leases import Lease, LeasedTask
 from holdfast.worker.framing import encode_frame
 
 # From the worker to the heartbeat process.
-START_FRAME: Final = b"S"  # HeartbeatStartMessage
-HOLD_LEASES_FRAME: Final = b"H"  # the instant of the last renewal, then lease records
-DROP_LEASES_FRAME: Final = b"D"  # lease keys
-BLOCKING_TASK_FRAME: Final = b"B"  # the lease key of the task that blocks the event loop, or nothing
-WORKER_STATUS_FRAME: Final = b"A"  # JSON that the worker reports about itself
-RENEW_NOW_FRAME: Final = b"N"
-SHUTDOWN_FRAME: Final = b"E"  # with a body: the worker holds nothing any more
-PING_FRAME: Final = b"P"
-CHILD_STARTED_FRAME: Final = b"F"  # the pid of a child process, which leads a process group
-CHILD_ENDED_FRAME: Final = b"G"  # the pid of a child process
-HOLD_MESSAGES_FRAME: Final = b"M"  # a list of LeasedMessage
-DROP_MESSAGES_FRAME: Final = b"L"  # 8-byte message numbers
+START_FRAME_TYPE: Final = b"S"  # HeartbeatStartMessage
+HOLD_LEASES_FRAME_TYPE: Final = b"H"  # the instant of the last renewal, then lease records
+DROP_LEASES_FRAME_TYPE: Final = b"D"  # lease keys
+LOOP_BLOCKED_FRAME_TYPE: Final = b"B"  # the lease key of the task that blocks the event loop, or nothing
+WORKER_STATUS_FRAME_TYPE: Final = b"A"  # JSON that the worker reports about itself
+RENEW_NOW_FRAME_TYPE: Final = b"N"
+SHUTDOWN_FRAME_TYPE: Final = b"E"  # with a body: the worker holds nothing any more
+PING_FRAME_TYPE: Final = b"P"
+CHILD_STARTED_FRAME_TYPE: Final = b"F"  # the pid of a child process, which leads a process group
+CHILD_ENDED_FRAME_TYPE: Final = b"G"  # the pid of a child process
+HOLD_MESSAGES_FRAME_TYPE: Final = b"M"  # a list of LeasedMessage
+DROP_MESSAGES_FRAME_TYPE: Final = b"L"  # 8-byte message numbers
 
 # From the heartbeat process to the worker.
-READY_FRAME: Final = b"O"  # connected to the database
-PONG_FRAME: Final = b"Q"  # the answer to a ping
-LEASES_RENEWED_FRAME: Final = b"R"  # LeaseRenewals
-LEASES_GIVEN_UP_FRAME: Final = b"U"  # lease keys of tasks whose child processes were killed
-MESSAGES_RENEWED_FRAME: Final = b"V"  # MessageRenewals
-DATABASE_PROBLEM_FRAME: Final = b"W"  # an error message
-COMMAND_FRAME: Final = b"C"  # a command that an operator sent to this worker
+READY_FRAME_TYPE: Final = b"O"  # connected to the database
+PONG_FRAME_TYPE: Final = b"Q"  # the answer to a ping
+LEASES_RENEWED_FRAME_TYPE: Final = b"R"  # LeaseRenewals
+LEASES_GIVEN_UP_FRAME_TYPE: Final = b"U"  # lease keys of tasks whose child processes were killed
+MESSAGES_RENEWED_FRAME_TYPE: Final = b"V"  # MessageRenewals
+DATABASE_PROBLEM_FRAME_TYPE: Final = b"W"  # an error message
+COMMAND_FRAME_TYPE: Final = b"C"  # a command that an operator sent to this worker
 
 LEASE_KEY_STRUCT = struct.Struct("<16sqi")  # task id, nonce, attempt
 LEASE_STRUCT = struct.Struct("<16sqiffB")  # task id, nonce, attempt, lease_s, timeout_s, place
@@ -120,7 +120,7 @@ def encode_leases(tasks: Iterable[tuple[LeasedTask, int]], renewed_at: float) ->
         pack(task.id.bytes, task.nonce, task.attempt, task.lease_s, task.timeout_s, place)
         for task, place in tasks
     ]
-    return encode_frame(HOLD_LEASES_FRAME, INSTANT_STRUCT.pack(renewed_at) + b"".join(records))
+    return encode_frame(HOLD_LEASES_FRAME_TYPE, INSTANT_STRUCT.pack(renewed_at) + b"".join(records))
 
 
 def encode_lease_key(lease: Lease) -> bytes:

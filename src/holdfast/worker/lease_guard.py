@@ -73,7 +73,7 @@ class ChildDeadline:
 
 
 def _compute_deadline(attempt: Attempt) -> float:
-    return attempt.renewed_at + attempt.claimed.lease_s * (1 - protocol.CHILD_DEADLINE_SAFETY_SHARE)
+    return attempt.renewed_at + attempt.claimed.lease_s * (1 - protocol.CHILD_KILL_LEASE_SHARE)
 
 
 class LeaseGuard:

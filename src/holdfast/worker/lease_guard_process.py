@@ -37,7 +37,7 @@ DEADLINE_STRUCT: Final = struct.Struct("@d")
 EXPIRED_OFFSET: Final = DEADLINE_STRUCT.size
 # A child is ended this share of its lease before the lease ends. A worker that is alive stops an attempt
 # earlier (LEASE_SAFETY_SHARE), so that the task can end in order.
-CHILD_DEADLINE_SAFETY_SHARE: Final = 0.1
+CHILD_KILL_LEASE_SHARE: Final = 0.1
 
 
 class WatchedChild(NamedTuple):
@@ -84,7 +84,7 @@ class LeaseGuardProcess:
         deadline, _, lease_s, key = SLOT_STRUCT.unpack_from(self._slots, child.slot * SLOT_STRUCT.size)
         if deadline <= now:  # the worker may not have been able to move it
             renewed_at = self._find_renewal(key)
-            deadline = max(deadline, renewed_at + lease_s * (1 - CHILD_DEADLINE_SAFETY_SHARE))
+            deadline = max(deadline, renewed_at + lease_s * (1 - CHILD_KILL_LEASE_SHARE))
         return float(deadline)
 
     def _find_renewal(self, lease_key: bytes) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -26,6 +27,8 @@ from holdfast.worker.messages.renewal import return_messages
 LEASE_RETURN_TIMEOUT_S = 20.0  # how long to try to return leases after the worker's death
 LEASE_RETURN_RETRY_INTERVAL_S = 0.2
 MAX_OUTCOMES_PER_CALL = 500
+# A claim of the dead worker may still be running on the server. Its tasks are known when it has committed.
+UNRECEIVED_TASK_CHECKS_AFTER_S = (0.0, 0.3, 1.0)
 
 
 def build_return_outcomes(
@@ -86,7 +89,8 @@ async def return_leases_and_messages(
                 await _report_outcomes(connection, start.worker, outcomes)
                 await return_messages(connection, messages, released=released)
                 if not orderly:
-                    await leases.mark_worker_lost(connection, start.worker)
+                    died_at = await leases.mark_worker_lost(connection, start.worker)
+                    await _release_unreceived_tasks(connection, start.worker, died_at)
         except HoldfastError:
             await asyncio.sleep(LEASE_RETURN_RETRY_INTERVAL_S)
         else:
@@ -97,3 +101,9 @@ async def _report_outcomes(connection: Connection, worker: str, outcomes: Sequen
     for offset in range(0, len(outcomes), MAX_OUTCOMES_PER_CALL):
         part = outcomes[offset : offset + MAX_OUTCOMES_PER_CALL]
         await leases.finish_and_claim(connection, worker=worker, outcomes=part, slots=0, queues=[])
+
+
+async def _release_unreceived_tasks(connection: Connection, worker: str, died_at: datetime) -> None:
+    for pause_s in UNRECEIVED_TASK_CHECKS_AFTER_S:
+        await asyncio.sleep(pause_s)
+        await leases.release_tasks_of_lost_worker(connection, worker, died_at)

@@ -57,7 +57,7 @@ class LoopWatchdog:
         self._last_run_at = now
         self._next_report_at = 0.0
 
-    def check_loop(self, now: float) -> bytes | None:
+    def find_blocking_task(self, now: float) -> bytes | None:
         """Return the lease key of the task that blocks the loop, b"" if none does, None if unchanged.
 
         Call it in another thread.

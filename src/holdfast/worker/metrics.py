@@ -24,6 +24,7 @@ from holdfast.worker.prometheus import (
     Metric,
     MetricRegistry,
 )
+from holdfast.worker.provider_metrics import ProviderMetrics
 
 __all__ = ["METRICS_CONTENT_TYPE", "ProcessMetrics"]
 
@@ -71,9 +72,7 @@ class ProcessMetrics(MetricRegistry):
             "holdfast_loop_blocked_total", "Times a task blocked the event loop.", ("type",)
         )
         self.messages = Counter(
-            "holdfast_messages_finished_total",
-            "Messages that consumers finished, by outcome.",
-            ("queue", "outcome"),
+            "holdfast_messages_finished_total", "Messages finished, by outcome.", ("queue", "outcome")
         )
         self.message_seconds = Histogram(
             "holdfast_message_seconds", "Run time of consumers.", ("queue",), DURATION_BUCKETS_S
@@ -85,7 +84,8 @@ class ProcessMetrics(MetricRegistry):
             "holdfast_api_request_seconds", "Duration of HTTP requests.", ("method",), DURATION_BUCKETS_S
         )
         own_metrics: list[Metric] = [m for m in vars(self).values() if isinstance(m, (Counter, Histogram))]
-        super().__init__([*own_metrics, *build_process_metrics()])
+        provider_metrics = ProviderMetrics()
+        super().__init__([*own_metrics, *provider_metrics.metrics, *build_process_metrics()])
         self._stop: Callable[[], None] | None = None
         self._event_handlers: dict[str, Callable[[EventFields], None]] = {
             "task.started": self._record_task_started,
@@ -97,6 +97,7 @@ class ProcessMetrics(MetricRegistry):
             "database.connection_failed": lambda _: self.database_errors.add(),
             "message.finished": self._record_message_finished,
             "api.request_completed": self._record_http_request,
+            "provider.call_finished": provider_metrics.record_call,
         }
 
     def start(self) -> None:

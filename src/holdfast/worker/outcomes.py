@@ -9,16 +9,18 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from holdfast import telemetry
-from holdfast.definitions.payloads import encode_payload
+from holdfast.definitions.payloads import build_arguments_schema, encode_payload
 from holdfast.definitions.tasks import Task
 from holdfast.engine.leases import OutcomeKind
 from holdfast.errors import Cancel, InvalidError, OutcomeSignal, PublicError, RateLimited, Snooze
+from holdfast.redaction import SecretMasker
 from holdfast.worker.attempts import RELEASING_STOP_REASONS, STOP_REASON_TIME_LIMIT, Attempt
 from holdfast.worker.text_cleaning import clean_text
 
@@ -163,7 +165,20 @@ def emit_exception_event(attempt: Attempt, outcome: TaskOutcome | None) -> None:
         name=claimed.name or claimed.type,
         attempt=claimed.attempt,
         exception=outcome.exception,
+        masker=create_secret_masker(attempt),
     )
+
+
+def create_secret_masker(attempt: Attempt) -> SecretMasker:
+    """Create a masker that knows the secrets in the arguments of an attempt, for what leaves the worker."""
+    masker = SecretMasker()
+    masker.collect_secrets(attempt.claimed.args, _get_arguments_schema(attempt.task))
+    return masker
+
+
+@lru_cache(maxsize=1000)
+def _get_arguments_schema(task: AnyTask) -> dict[str, Any]:
+    return build_arguments_schema(task)
 
 
 def _encode_outcome_body(**fields: object) -> bytes:

@@ -15,7 +15,7 @@ from holdfast.engine import leases
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret, Settings
 from holdfast.worker.attempts import Attempt
-from holdfast.worker.background import FailureReporter
+from holdfast.worker.background import ServiceFailureReporter
 
 PROGRESS_REPORT_INTERVAL_S = 0.25
 MAX_IDLE_CONNECTION_S = 30.0
@@ -31,7 +31,7 @@ class ProgressReporter:
         self._settings = settings
         self._worker = worker
         self._attempts = attempts
-        self._failures = FailureReporter("progress reporter")
+        self._failures = ServiceFailureReporter("progress reporter")
 
     async def run(self, ended: threading.Event) -> None:
         while not ended.is_set():

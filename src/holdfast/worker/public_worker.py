@@ -137,7 +137,7 @@ class Worker:
             until=until,
             max_tasks=max_tasks,
         )
-        self._options.update(_build_child_options(self._tasks.values(), lifespan, child_command))
+        self._options.update(_build_child_process_options(self._tasks.values(), lifespan, child_command))
         self._resources = AsyncExitStack()
         self._runtime: WorkerRuntime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -246,7 +246,7 @@ class Worker:
         return self._runtime
 
 
-def _build_child_options(
+def _build_child_process_options(
     tasks: Collection[Task[..., Any]], lifespan: Lifespan[Any] | None, command: Sequence[str] | None
 ) -> RuntimeOptions:
     if command is not None:

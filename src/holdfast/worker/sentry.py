@@ -1,19 +1,24 @@
 """Report exceptions of tasks to Sentry when `sentry_dsn` is set.
 
 Every failed attempt is reported with its task, job and attempt as tags. Deliberate outcomes such as Reject
-and RateLimited are not reported.
+and RateLimited are not reported. The secrets in the arguments of the task are masked in the whole event: in
+messages, local variables and breadcrumbs.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from holdfast import telemetry
 from holdfast.errors import Reject, SettingsError
+from holdfast.redaction import MASK_TEXT, SecretMasker, is_secret_field
 from holdfast.settings import Secret
 
 SENTRY_TAG_FIELDS = ("name", "job", "task", "attempt")
+VARIABLE_FIELDS = ("vars", "extra", "data")
 
 
 def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
@@ -39,6 +44,7 @@ def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
             scope.set_transaction_name(str(fields["name"]))
             for tag in SENTRY_TAG_FIELDS:
                 scope.set_tag(f"holdfast.{tag}", str(fields[tag]))
+            scope.add_event_processor(partial(_mask_event, fields["masker"]))
             scope.capture_exception(exception)
 
     unsubscribe = telemetry.subscribe(report_exception, only=["task.raised"])
@@ -48,3 +54,34 @@ def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
         sentry_sdk.flush(timeout=2)
 
     return stop
+
+
+def _mask_event(masker: SecretMasker, event: Any, _: object) -> Any:
+    """Return an event of Sentry without secrets. Sentry calls it before it sends the event."""
+    return _mask_part(masker, event, has_variables=False)
+
+
+def _mask_part(masker: SecretMasker, value: Any, *, has_variables: bool) -> Any:
+    """Mask one part of an event. Variables are objects of the task: of these, the printed form is sent."""
+    if isinstance(value, str):
+        return masker.mask_text(value)
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {
+            name: MASK_TEXT
+            if has_variables and inner is not None and is_secret_field(str(name), frozenset())
+            else _mask_part(masker, inner, has_variables=has_variables or name in VARIABLE_FIELDS)
+            for name, inner in members.items()
+        }
+    if isinstance(value, (list, tuple, deque)):
+        return [_mask_part(masker, inner, has_variables=has_variables) for inner in cast("list[Any]", value)]
+    if not has_variables or value is None:
+        return value
+    return masker.mask_value(value) if isinstance(value, (int, float)) else masker.mask_text(_print(value))
+
+
+def _print(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # the object is the task's
+        return f"<{type(value).__name__}>"

@@ -28,6 +28,7 @@ from holdfast.worker.outcomes import (
     TaskOutcome,
     build_exception_outcome,
     build_stop_outcome,
+    create_secret_masker,
     emit_exception_event,
 )
 from holdfast.worker.runner import leave_thread_running, run_task
@@ -61,7 +62,7 @@ class TaskExecutor:
         self._child_processes = child_processes
         self._contexts = contexts
         self._places = self._choose_places()
-        self._context_for_every_task = contexts.is_needed_for_every_task
+        self._context_for_every_task = contexts.every_task_needs_context
         self._tracing = contexts.tracing
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -131,8 +132,10 @@ class TaskExecutor:
             else:
                 outcome = await run_task(attempt, self._threads)
             if outcome is not None and isinstance(outcome.exception, Exception):
-                span.record_exception(outcome.exception)
-            span.record_outcome(outcome.kind if outcome else "stopped", outcome.error if outcome else None)
+                span.record_exception(outcome.exception, create_secret_masker(attempt))
+            span.record_outcome(
+                outcome.kind if outcome else "stopped", _redact_outcome_error(attempt, outcome)
+            )
             return outcome
 
     async def _run_in_child_process(self, attempt: Attempt) -> TaskOutcome | None:
@@ -232,5 +235,12 @@ def _build_finished_event(attempt: Attempt, outcome: TaskOutcome | None) -> dict
         **_build_event_fields(attempt),
         "outcome": outcome.kind if outcome else "stopped",
         "seconds": time.monotonic() - attempt.started_at,
-        "error": outcome.error if outcome else None,
+        "error": _redact_outcome_error(attempt, outcome),
     }
+
+
+def _redact_outcome_error(attempt: Attempt, outcome: TaskOutcome | None) -> str | None:
+    """Return the error of an outcome for logs and traces, without the secrets in the task's arguments."""
+    if outcome is None or outcome.error is None:
+        return None
+    return create_secret_masker(attempt).mask_text(outcome.error)

@@ -37,7 +37,9 @@ class TaskThreadPool:
         max_threads = self._max_threads + self._stuck_count
         if self._pending_count > self._thread_count and self._thread_count < max_threads:
             self._thread_count += 1
-            threading.Thread(target=self._run_calls, name=f"task-{self._thread_count}", daemon=True).start()
+            threading.Thread(
+                target=self._run_queued_functions, name=f"task-{self._thread_count}", daemon=True
+            ).start()
         self._calls.put((future, contextvars.copy_context(), function))
         return future
 
@@ -53,7 +55,7 @@ class TaskThreadPool:
         for _ in range(self._thread_count):
             self._calls.put(None)
 
-    def _run_calls(self) -> None:
+    def _run_queued_functions(self) -> None:
         while True:
             call = self._calls.get()
             if call is None:

@@ -81,9 +81,11 @@ class MessageRenewer:
                     async with open_connection(url, settings) as connection:
                         await self._renew_until_idle(connection)
                 except HoldfastError as error:
-                    self._send(protocol.DATABASE_PROBLEM_FRAME, str(error).encode())
+                    self._send(protocol.DATABASE_PROBLEM_FRAME_TYPE, str(error).encode())
                 except Exception as error:  # renewing must go on after any error
-                    self._send(protocol.DATABASE_PROBLEM_FRAME, f"{type(error).__name__}: {error}".encode())
+                    self._send(
+                        protocol.DATABASE_PROBLEM_FRAME_TYPE, f"{type(error).__name__}: {error}".encode()
+                    )
             await self._wait_for_messages()
 
     async def _wait_for_messages(self) -> None:
@@ -169,7 +171,7 @@ class MessageRenewer:
             self._send_renewals(MessageRenewals(sent_at=sent_at, renewed=renewed, lost=lost))
 
     def _send_renewals(self, renewals: MessageRenewals) -> None:
-        self._send(protocol.MESSAGES_RENEWED_FRAME, msgspec.msgpack.encode(renewals))
+        self._send(protocol.MESSAGES_RENEWED_FRAME_TYPE, msgspec.msgpack.encode(renewals))
 
 
 async def return_messages(connection: Connection, messages: list[LeasedMessage], *, released: bool) -> None:

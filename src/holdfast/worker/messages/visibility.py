@@ -43,7 +43,7 @@ class VisibilityRenewalClient:
         if deliveries:
             self.send(
                 encode_frame(
-                    protocol.DROP_MESSAGES_FRAME,
+                    protocol.DROP_MESSAGES_FRAME_TYPE,
                     encode_message_numbers(delivery.number for delivery in deliveries),
                 )
             )
@@ -109,4 +109,4 @@ def _encode_messages(deliveries: Sequence[Delivery]) -> bytes:
         LeasedMessage(d.number, d.message.queue, d.receipt, d.consumer.vt.total_seconds(), d.renewed_at)
         for d in deliveries
     ]
-    return encode_frame(protocol.HOLD_MESSAGES_FRAME, msgspec.msgpack.encode(messages))
+    return encode_frame(protocol.HOLD_MESSAGES_FRAME_TYPE, msgspec.msgpack.encode(messages))
