@@ -1,6 +1,6 @@
 """Benchmark of worker processes: rate of no-op tasks, wake-up time, memory.
 
-    python bench/worker.py postgresql://...          a server on task_name you may create databases
+    python bench/worker.py postgresql://...          a server on which you may create databases
 
 Prints elapsed time, which depends on what else the machine does, and CPU time per task, which hardly does.
 The CPU time of the server includes all its processes. It needs a server on the same Linux machine.

@@ -286,12 +286,23 @@ def check_i12_takeover_in_time(history: RunHistory) -> Iterable[Violation]:
 
 def list_restart_seconds(history: RunHistory) -> list[float]:
     """Return, for each execution that a death cut off, the seconds until the next one began, sorted."""
-    seconds: list[float] = []
-    for runs in history.runs_by_task.values():
+    return sorted(seconds for seconds, _ in _iterate_restarts(history))
+
+
+def _iterate_restarts(history: RunHistory) -> Iterable[tuple[float, bool]]:
+    """Yield the seconds from each death to the next beginning, and whether another worker died in between.
+
+    The other worker had claimed the task and died before it began: two faults in a row hit the task.
+    """
+    claims_by_task: dict[str, list[int]] = defaultdict(list)
+    for entry in history.ledger:
+        if entry.status == "running":
+            claims_by_task[entry.task].append(entry.at)
+    for task, runs in history.runs_by_task.items():
         for before, after in pairwise(runs):
             if before.ending == "death":
-                seconds.append((after.began - before.ended) / NANOSECONDS_PER_SECOND)
-    return sorted(seconds)
+                claims = sum(before.ended < at <= after.began for at in claims_by_task[task])
+                yield (after.began - before.ended) / NANOSECONDS_PER_SECOND, claims > 1
 
 
 def _describe_slowest_restart(history: RunHistory) -> str:
@@ -360,13 +371,23 @@ def summarize_history(history: RunHistory) -> dict[str, object]:
         "stopped": how["stop"],
         "ledger": len(history.ledger),
         "taken over": {"slowest s": round(took[-1], 2), "later than lease + 1 s": late} if took else {},
-        "began again": _summarize_restarts(list_restart_seconds(history)),
+        "began again": _summarize_restarts(history),
         "ended as": dict(Counter(history.status.get(task, "gone") for task in history.submitted)),
     }
 
 
-def _summarize_restarts(seconds: list[float]) -> dict[str, float]:
-    if not seconds:
+def _summarize_restarts(history: RunHistory) -> dict[str, object]:
+    restarts = list(_iterate_restarts(history))
+    if not restarts:
         return {}
+    one_fault = sorted(seconds for seconds, two_faults in restarts if not two_faults)
+    return {
+        **_get_quantiles(sorted(seconds for seconds, _ in restarts)),
+        "hit by two faults in a row": len(restarts) - len(one_fault),
+        "hit by one fault": _get_quantiles(one_fault),
+    }
+
+
+def _get_quantiles(ordered: list[float]) -> dict[str, float]:
     quantiles = {"median s": 0.5, "p99 s": 0.99, "slowest s": 1.0}
-    return {name: round(get_quantile(seconds, share), 2) for name, share in quantiles.items()}
+    return {name: round(get_quantile(ordered, share), 2) for name, share in quantiles.items() if ordered}

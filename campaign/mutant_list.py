@@ -114,7 +114,7 @@ MUTANTS = [
         "tests/worker/test_heartbeat.py"),
     mutate_python("silent-heartbeat-is-kept", "worker/heartbeat", "        if self.link.must_be_replaced():\n", "        if False:\n",
         HEARTBEAT_PROCESS_TESTS),
-    mutate_python("task-starts-without-heartbeat", "worker/fetcher", "not await self.heartbeat_link.wait_for_answer()", "self.heartbeat_link.is_silent",
+    mutate_python("task-starts-without-heartbeat", "worker/fetcher", "not await self.heartbeat_link.wait_for_answer()", "self.heartbeat_link.is_unresponsive",
         HEARTBEAT_PROCESS_TESTS),
     mutate_python("frames-name-tasks-only", "worker/heartbeat_protocol",
         "    return LEASE_KEY_STRUCT.pack(lease.id.bytes, lease.nonce, lease.attempt)\n", "    return LEASE_KEY_STRUCT.pack(lease.id.bytes, 0, 0)\n",

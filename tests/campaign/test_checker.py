@@ -131,3 +131,21 @@ def test_checker_finds_two_callbacks_of_a_batch() -> None:
 def test_checker_finds_an_attempt_that_ran_twice() -> None:
     doubled = build_history(RecordLine(1, 2, "begin", "t", 1), RecordLine(2, 3, "begin", "t", 1))
     assert "I4" in {violation.rule for violation in checker.find_violations(doubled)}
+
+
+def test_slow_restarts_are_violations() -> None:
+    slow = build_two_executions(3 + 2.0 + 1.6, "death")
+    quantiles = [violation.subject for violation in checker.check_restart_times(replace(slow, slack_s=1.0))]
+    assert quantiles == ["50% of restarts", "99% of restarts"]
+    assert list(checker.check_restart_times(build_two_executions(3 + 2.4, "death"))) == []
+
+
+def test_restarts_after_two_faults_are_counted_apart() -> None:
+    once = build_two_executions(5.0, "death")
+    claimed_in_between = LedgerEntry(9, "t", "ready", "running", 2, 12, 4 * SECOND_NS)
+    twice = replace(once, ledger=[*once.ledger, claimed_in_between])
+    for history, count in ((once, 0), (twice, 1)):
+        restarts = checker.summarize_history(history)["began again"]
+        assert isinstance(restarts, dict)
+        assert restarts["hit by two faults in a row"] == count
+        assert restarts["median s"] == 2.0

@@ -45,8 +45,19 @@ DANGEROUS_NAME = st.sampled_from(
         *["ä", "a\u0308", "x\r\nSet-Cookie: a=b", 'q"uo\\te;', "%2e%2e", "\u202egnp.exe", "\0", "\ud800"],
         *["ß", "SS", "\ufb01", "fi", ".htaccess", "manifest.json", "MANIFEST.json", "x" * 400 + ".pdf"],
         *["日" * 200, "COM\u00b9", "aux ", "a:b", "~", "-rf"],
+        *[
+            "CLOCK$",
+            "clock$.txt",
+            "x. .",
+            "x . . ",
+            "a\u2028b",
+            "a\u2029b",
+            "\u2066x\u2069.exe",
+            "x" * 199 + " .",
+        ],
     ]
 )
+DIRECTION_CONTROLS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 DISPOSITION_HEADER = re.compile(
     r"attachment; filename=\"[^\"\\%;/\x00-\x1f\x7f]+\"; filename\*=UTF-8''[A-Za-z0-9%_.~-]*"
 )
@@ -58,7 +69,11 @@ def test_disposition_is_one_valid_header(name: str) -> None:
     header = format_content_disposition(name)
     assert header.isascii()
     assert DISPOSITION_HEADER.fullmatch(header)
-    clean = "".join(c for c in name if unicodedata.category(c) not in {"Cc", "Cs", "Zl", "Zp"})
+    clean = "".join(
+        c
+        for c in name
+        if unicodedata.category(c) not in {"Cc", "Cs", "Zl", "Zp"} and c not in DIRECTION_CONTROLS
+    )
     assert unquote(header.split("UTF-8''")[1]) == clean
     message = Message()
     message["content-disposition"] = header
@@ -82,9 +97,10 @@ def test_archive_names_are_safe_and_unique(names: list[str]) -> None:
         assert name == name.strip()
         assert 0 < len(name.encode()) <= 255
         assert not name.startswith((".", "/"))
-        assert not name.endswith(".")
+        assert not name.endswith((".", " "))
+        assert not any(unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for c in name)
         assert not re.search(r'[/\\:*?"<>|\x00-\x1f\x7f]', name)
-        assert not re.fullmatch(r"(?i)(con|prn|aux|nul|com\d|lpt\d)", name.partition(".")[0].strip())
+        assert not re.fullmatch(r"(?i)(con|prn|aux|nul|clock\$|com\d|lpt\d)", name.partition(".")[0].strip())
     with zipfile.ZipFile(io.BytesIO(), "w") as archive:
         for name in safe:
             archive.writestr(name, b"")
@@ -93,7 +109,7 @@ def test_archive_names_are_safe_and_unique(names: list[str]) -> None:
 
 @given(DANGEROUS_NAME)
 def test_check_file_name(name: str) -> None:
-    forbidden = re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name)
+    forbidden = re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff\u2028-\u202e\u2066-\u2069]", name)
     if forbidden or name in {"", ".", ".."} or len(name) > 255:
         with pytest.raises(InvalidError):
             check_file_name(name)

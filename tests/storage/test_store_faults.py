@@ -89,3 +89,17 @@ async def test_a_store_that_fails_permanently_raises(
                 break
             assert outcome in {"not put", "not read"}
         assert first_fault >= 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Generic S3 error: Error performing PUT in 308.923µs - HTTP error", errors.StorageUnavailableError),
+        ("Generic S3 error: Error performing PUT in 1.403s - HTTP error", errors.StorageUnavailableError),
+        ("Server returned non-2xx status code: 403 Forbidden", errors.StoragePermissionError),
+        ("Received redirect without LOCATION, 301: check the region", errors.StoragePermissionError),
+    ],
+)
+def test_a_duration_in_the_text_of_an_error_is_no_status_code(text: str, expected: type[Exception]) -> None:
+    with pytest.raises(expected), obstore_backend.translate_store_errors("key"):
+        raise OSError(text)

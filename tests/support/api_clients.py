@@ -59,10 +59,10 @@ async def create_service_key(db: Database, *scopes: str, name: str = "test") -> 
 
 
 @asynccontextmanager
-async def serve_app(app: ASGIApp) -> AsyncGenerator[str]:
+async def serve_app(app: ASGIApp, **options: Any) -> AsyncGenerator[str]:
     """Serve the application on a local port, in this event loop. Yield its URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1, **options)
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     running = asyncio.create_task(server.serve(sockets=[listener]))

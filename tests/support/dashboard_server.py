@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import UUID
 
 import asyncpg
 import httpx
 import uvicorn
 from sample_dashboard_data import create_sample_data
 
-from holdfast.engine import scratch
+from holdfast.engine import scratch, sessions
+from holdfast.engine.access import hash_secret
 from holdfast.engine.connection import Connection, Database
+from holdfast.engine.sessions import NewSession
 from holdfast.server import create_app
-from holdfast.server.dashboard import DashboardUser, create_dashboard, create_login_link
+from holdfast.server.dashboard import create_dashboard, create_login_link
 from holdfast.server.dashboard.app import Dashboard
+from holdfast.server.dashboard.sessions import derive_form_token
 from holdfast.settings import Secret, Settings
 from holdfast.storage import open_store
 
@@ -82,16 +88,26 @@ class DashboardServer:
         """Return a URL that signs a browser in."""
         return self.run_query(lambda conn: create_login_link(conn, self.base, name=name, role=role))
 
+    def start_session(self, role: str, tenant: str | None = None, name: str = "ann") -> tuple[UUID, str]:
+        """Store a session and return its id and its cookie."""
+        cookie = secrets.token_urlsafe(32)
+        session = NewSession(digest=hash_secret(cookie), login="link", name=name, role=role, tenant=tenant)
+
+        async def store(conn: Connection) -> UUID | None:
+            return await sessions.start_session(conn, session, timedelta(hours=12))
+
+        session_id = self.run_query(store)
+        assert session_id is not None
+        return session_id, cookie
+
     def sign_in(self, role: str, tenant: str | None = None) -> httpx.Client:
         """Return an HTTP client that is signed in as ann."""
-        cookie = self.app.site.signer.create_session_cookie(DashboardUser("ann", role, tenant))
+        _, cookie = self.start_session(role, tenant)
         return httpx.Client(base_url=self.base, cookies={"holdfast_session": cookie}, timeout=30)
 
     def get_form_token(self, client: httpx.Client) -> str:
         """Return the form token of a client's session."""
-        session = self.app.site.signer.read_session_cookie(client.cookies["holdfast_session"])
-        assert session is not None
-        return session.token
+        return derive_form_token(client.cookies["holdfast_session"])
 
     def post_form(self, client: httpx.Client, path: str, **form: Any) -> httpx.Response:
         """Submit a form with the token of the client's session."""

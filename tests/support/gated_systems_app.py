@@ -16,6 +16,7 @@ from typing import Any
 from stub_text_providers import OneSentenceTextProvider
 
 from holdfast.systems.exports import export_cleanup, export_pdf, export_tasks, queries
+from holdfast.systems.providers.local_speech import LocalSpeechProvider
 from holdfast.systems.reports import (
     audio_generation,
     calculating,
@@ -116,8 +117,11 @@ class GatedSpeechProvider:
     def __init__(self, provider: Any) -> None:
         self._provider = provider
 
-    async def synthesize_speech(self, text: str, language: str) -> Any:
-        audio = await self._provider.synthesize_speech(text, language)
+    async def close(self) -> None:
+        await self._provider.close()
+
+    async def synthesize_speech(self, text: str, language: str, *, account: Any) -> Any:
+        audio = await self._provider.synthesize_speech(text, language, account=account)
         await pass_gate("audio " + text.split(".")[1].strip().lower())
         return audio
 
@@ -126,8 +130,11 @@ original_init = SystemsWorkerState.__init__
 
 
 def init_with_gates(self: SystemsWorkerState, client: Any, **parts: Any) -> None:
-    original_init(self, client, **{"text_provider": OneSentenceTextProvider(), **parts})
-    self.speech_provider = GatedSpeechProvider(self.speech_provider)
+    providers = {
+        "text_provider": OneSentenceTextProvider(),
+        "speech_provider": GatedSpeechProvider(LocalSpeechProvider()),
+    }
+    original_init(self, client, **{**providers, **parts})
 
 
 SystemsWorkerState.__init__ = init_with_gates  # type: ignore[method-assign]

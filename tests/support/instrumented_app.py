@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 from opentelemetry import trace
 
 from holdfast import Ctx, Reject, task
@@ -40,3 +43,17 @@ async def passes_on(ctx: Ctx) -> None:
 @task(queue="watched")
 async def rejects() -> None:
     raise Reject("closed on Sundays")
+
+
+Nickname = Annotated[str, msgspec.Meta(extra_json_schema={"format": "password"})]
+
+
+@task(queue="watched", retries=0)
+async def spills(api_token: str, nickname: Nickname) -> None:
+    """Fails with its secrets in the message, in the cause, in local variables and in a log line."""
+    copies = {"detail": [api_token, nickname], "text": f"{api_token} and {nickname}"}
+    logging.getLogger("app").error("about to log in with %s", api_token)
+    try:
+        raise LookupError(f"no user {nickname}")
+    except LookupError as error:
+        raise OSError(f"cannot log in with {copies['text']}") from error

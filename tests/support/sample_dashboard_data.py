@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import secrets
 from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,14 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.limits import LimitRule
 from holdfast.storage import ObjectStore
 
+SAFARI_ON_IPHONE = (
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) "
+    "Version/17.5 Mobile/15E148 Safari/604.1"
+)
+EDGE_ON_WINDOWS = (
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0.0.0 "
+    "Safari/537.36 Edg/126.0.0.0"
+)
 SCHEMA = {
     "type": "object",
     "required": ["url"],
@@ -63,6 +72,7 @@ async def create_sample_data(conn: Connection, store: ObjectStore | None = None)
     await _create_messages(conn)
     files = await _create_files(conn, graph, store)
     await _create_webhooks(conn)
+    await _create_sessions(conn)
     await _create_stats(conn, rng)
     bulk = await conn.fetchval(
         "select holdfast.start_bulk_action('retry', $1, 'error:ConnectError', 'ann', 'DNS is back')",
@@ -347,7 +357,7 @@ async def _create_files(conn: Connection, job: UUID, store: ObjectStore | None) 
 async def _create_webhooks(conn: Connection) -> None:
     webhook_ids = [
         await conn.fetchval(
-            "select holdfast.create_webhook($1, $2, 'whsec_x', null, $3)",
+            "select holdfast.create_webhook($1, $2, 'whsec_c2FtcGxlIHdlYmhvb2sga2V5', null, $3)",
             f"https://{host}/hooks/holdfast?key=hunter2-secret",
             events,
             owner,
@@ -365,6 +375,21 @@ async def _create_webhooks(conn: Connection) -> None:
     )
     gone = "The endpoint returned 410 Gone."
     await conn.execute("select holdfast.record_webhook_result($1, $2, true)", webhook_ids[2], gone)
+
+
+async def _create_sessions(conn: Connection) -> None:
+    await conn.execute(
+        "select holdfast.create_service_key('on-call', 'hf_k7m2pq9x', $1, '{dashboard:operator}')",
+        secrets.token_bytes(32),
+    )
+    start = "select holdfast.start_dashboard_session($1, $2, $3, $4, $5, null, $6, $7, 43200)"
+    for login, key, name, role, address, user_agent in (
+        ("key", "hf_k7m2pq9x", "on-call", "operator", "198.51.100.24", SAFARI_ON_IPHONE),
+        ("settings_key", None, "service key", "admin", "2001:db8:85a3::8a2e:370:7334", EDGE_ON_WINDOWS),
+        ("link", None, "bob", "viewer", "203.0.113.9", "<script>window.hacked=1</script> robot/1.0"),
+    ):
+        digest = secrets.token_bytes(32)
+        await conn.execute(start, digest, login, key, name, role, address, user_agent)
 
 
 async def _create_stats(conn: Connection, rng: random.Random) -> None:

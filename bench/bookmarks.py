@@ -1,0 +1,343 @@
+"""Benchmark of bookmarks on local pages: time of an addition, CPU time of a bookmark, memory of the worker.
+
+    python bench/bookmarks.py postgresql://postgres@127.0.0.1:5432/postgres [--pages 500] [--rounds 40]
+
+The role must be able to create databases; the benchmark creates one and drops it. API and worker are
+processes of their own, started by the commands of the documentation.
+
+adding   requests are sent at a fixed rate while the worker captures; a request that starts late counts late
+cpu      the worker with all its processes, against the capture and the OCR alone (same pages, same run)
+memory   proportional set size (PSS) of the worker with its browser and decoders, early and late
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import os
+import re
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import jwt
+
+from holdfast import load_settings
+from holdfast.egress import EgressAllowlist, EgressClient, EgressPolicy
+from holdfast.engine import install, scratch
+from holdfast.settings import Secret
+from holdfast.systems.capture import BrowserPool, MediaDecoder, capture_page
+
+JWT_SECRET, JWT_ISSUER = "a secret for the benchmark that is long enough for HS256", "bench"
+ADD_PATH = "/api/v1/bookmarks/add/data"
+ADDS_PER_SECOND = 50
+ADD_SECONDS = 20
+MAX_ADD_P95_MS = 100
+MAX_CPU_RATIO = 1.3
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PARAGRAPH = "The ships lie in the harbour and wait for the wind. " * 12
+PAGE = f"""<!doctype html><html><head><title>Page %s</title><meta name="description" content="A page">
+<meta property="og:image" content="/og.png"><link rel="icon" href="/icon.png" sizes="64x64">
+<style>body {{ font: 18px serif; max-width: 50em }}</style></head>
+<body><article><h1>Page %s</h1>{f"<p>{PARAGRAPH}</p>" * 12}<img src="/og.png"></article></body></html>"""
+
+
+def make_image(width: int, height: int) -> bytes:
+    from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415
+
+    image = Image.new("RGB", (width, height), (20, 60, 200))
+    for row in range(1, 4):
+        text, font = f"HARBOUR {row}", ImageFont.load_default(height // 8)
+        ImageDraw.Draw(image).text((width // 10, row * height // 5), text, fill="white", font=font)
+    output = io.BytesIO()
+    image.save(output, "PNG")
+    return output.getvalue()
+
+
+@asynccontextmanager
+async def serve_pages() -> AsyncIterator[str]:
+    """Serve pages with an image and an icon on loopback, and yield the address."""
+    images = {"/og.png": make_image(1200, 630), "/icon.png": make_image(64, 64)}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+            body = images.get(path) or (PAGE % (path, path)).encode()
+            kind = "image/png" if path in images else "text/html; charset=utf-8"
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def list_process_tree(root: int) -> Iterator[int]:
+    """Yield a process and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(folder.name))
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += parents.get(pid, [])
+
+
+def read_cpu_seconds(root: int) -> float:
+    """Return the CPU time of a process tree, with that of processes that have ended."""
+    ticks = 0
+    for pid in list_process_tree(root):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])
+    return ticks / CLOCK_TICKS
+
+
+def read_pss_megabytes(root: int) -> float:
+    kilobytes = 0
+    for pid in list_process_tree(root):
+        with contextlib.suppress(OSError):
+            match = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+            kilobytes += int(match[1]) if match else 0
+    return kilobytes / 1024
+
+
+class BookmarkBenchmark:
+    """The system on one database: the API, users, and the worker when it runs."""
+
+    def __init__(self, url: Secret, site: str, home: Path) -> None:
+        self.url, self.site = url, site
+        self.environment = {
+            **os.environ,
+            "HOLDFAST_DATABASE_URL": url.reveal(),
+            "HOLDFAST_HOME": str(home),
+            "HOLDFAST_JWT_SECRET": JWT_SECRET,
+            "HOLDFAST_JWT_ISSUER": JWT_ISSUER,
+            "HOLDFAST_EGRESS_ALLOW": site,
+            "HOLDFAST_API_RATE": "100000",
+            "HOLDFAST_API_BURST": "100000",
+        }
+        self.log = home / "processes.log"
+        self.http = httpx.AsyncClient(timeout=120)
+
+    @asynccontextmanager
+    async def run(self, *arguments: str) -> AsyncIterator[int]:
+        """Run a command of Holdfast, and yield its process id."""
+        with self.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "holdfast", *arguments), env=self.environment, stdout=log, stderr=log
+            )
+        try:
+            yield process.pid
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+    async def wait_for_api(self, address: str) -> None:
+        self.http.base_url = httpx.URL(address)
+        for _ in range(600):
+            with contextlib.suppress(httpx.TransportError):
+                if (await self.http.get("/healthz")).status_code == 200:
+                    return
+            await asyncio.sleep(0.2)
+        raise SystemExit(f"The API did not start:\n{self.log.read_text()[-2000:]}")
+
+    async def add(self, headers: dict[str, str], path: str) -> None:
+        body = {"url": f"http://{self.site}/{path}"}
+        response = await self.http.post(ADD_PATH, json=body, headers=headers)
+        response.raise_for_status()
+
+    async def add_many(self, count: int, name: str) -> None:
+        headers = create_user_headers()
+        for number in range(count):
+            await self.add(headers, f"{name}-{number}")
+
+    async def fetch_value(self, query: str) -> Any:
+        connection = await asyncpg.connect(self.url.reveal())
+        try:
+            return await connection.fetchval(query)
+        finally:
+            await connection.close()
+
+    async def wait_until_complete(self, count: int, on_progress: Any = None) -> None:
+        """Wait until this many bookmarks are complete. Call `on_progress` with their number while waiting."""
+        while True:
+            failed = await self.fetch_value(
+                "select count(*) from bookmarks where status in ('failed', 'retrying')"
+            )
+            done = await self.fetch_value("select count(*) from bookmarks where status = 'complete'")
+            if on_progress:
+                on_progress(done)
+            if done + failed >= count:
+                if failed:
+                    print(f"{failed} bookmarks failed or are retried")
+                return
+            await asyncio.sleep(0.5)
+
+    async def clear(self) -> None:
+        await self.fetch_value("select pgmq.purge_queue('add-bookmark-url-queue')")
+        await self.fetch_value("delete from bookmarks returning id")
+
+
+def create_user_headers() -> dict[str, str]:
+    claims = {
+        "sub": str(uuid.uuid4()),
+        "iss": JWT_ISSUER,
+        "aud": "authenticated",
+        "role": "authenticated",
+        "exp": int(time.time()) + 36_000,
+    }
+    return {"authorization": f"Bearer {jwt.encode(claims, JWT_SECRET, 'HS256')}"}
+
+
+async def measure_adds(bench: BookmarkBenchmark) -> None:
+    """Add bookmarks of 20 users at a fixed rate while the worker captures."""
+    users = [create_user_headers() for _ in range(20)]
+    count = ADDS_PER_SECOND * ADD_SECONDS
+    times: list[float] = []
+    for number in range(20):  # warm-up
+        await bench.add(users[number], "warm-up")
+
+    async def add_at(number: int, due: float) -> None:
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        await bench.add(users[number % len(users)], f"add-{number}")
+        times.append((time.perf_counter() - due) * 1000)
+
+    started = time.perf_counter() + 0.5
+    await asyncio.gather(*(add_at(number, started + number / ADDS_PER_SECOND) for number in range(count)))
+    times.sort()
+    p50, p95, p99 = (times[int(len(times) * part)] for part in (0.5, 0.95, 0.99))
+    print(
+        f"add at {ADDS_PER_SECOND}/s during captures   p50 {p50:.1f} ms   p95 {p95:.1f} ms   p99 {p99:.1f} ms"
+        f"   n {count}   (target p95 {MAX_ADD_P95_MS} ms)"
+    )
+    await bench.clear()
+
+
+async def measure_bare_cpu(site: str, rounds: int) -> tuple[float, float]:
+    """Return the CPU seconds of a capture and of an OCR, with nothing around them."""
+    policy = EgressPolicy(allowlist=EgressAllowlist.parse(site))
+    picture = make_image(1200, 630)
+    async with BrowserPool(policy) as browsers, EgressClient(policy) as egress, MediaDecoder() as decoder:
+
+        async def capture(number: int) -> None:
+            await capture_page(
+                f"http://{site}/bare-{number}", browsers=browsers, egress=egress, decoder=decoder
+            )
+
+        await capture(-1)
+        await decoder.read_image_text(picture)
+        before = read_cpu_seconds(os.getpid())
+        for number in range(rounds):
+            await capture(number)
+        between = read_cpu_seconds(os.getpid())
+        for _ in range(rounds):
+            await decoder.read_image_text(picture)
+        after = read_cpu_seconds(os.getpid())
+    return (between - before) / rounds, (after - between) / rounds
+
+
+async def measure_cpu(bench: BookmarkBenchmark, worker: int, rounds: int) -> None:
+    await bench.add_many(4, "first")
+    await bench.wait_until_complete(4)
+    before = read_cpu_seconds(worker)
+    await bench.add_many(rounds, "cpu")
+    await bench.wait_until_complete(4 + rounds)
+    bookmark = (read_cpu_seconds(worker) - before) / rounds
+    capture, ocr = await measure_bare_cpu(bench.site, rounds)
+    print(
+        f"CPU of a bookmark   {bookmark:.2f} s   capture alone {capture:.2f} s   OCR alone {ocr:.2f} s"
+        f"   ratio {bookmark / (capture + ocr):.2f}   n {rounds}   (target {MAX_CPU_RATIO})"
+    )
+    await bench.clear()
+
+
+async def measure_memory(bench: BookmarkBenchmark, worker: int, pages: int) -> None:
+    await bench.add_many(pages, "memory")
+    samples: list[tuple[int, float]] = []
+
+    def sample(done: int) -> None:
+        if not samples or done >= samples[-1][0] + max(1, pages // 100):
+            samples.append((done, read_pss_megabytes(worker)))
+
+    await bench.wait_until_complete(pages, sample)
+    early = [size for done, size in samples if pages * 0.1 <= done < pages * 0.3]
+    late = [size for done, size in samples if done >= pages * 0.8]
+    if early and late:
+        first, last, peak = (
+            statistics.median(early),
+            statistics.median(late),
+            max(size for _, size in samples),
+        )
+        print(
+            f"PSS with browser   early {first:.0f} MB   late {last:.0f} MB   ratio {last / first:.2f}"
+            f"   peak {peak:.0f} MB   n {pages}   (target: flat)"
+        )
+
+
+async def run_benchmark(server_url: str, pages: int, rounds: int) -> None:
+    name, settings = f"hf_bench_{uuid.uuid4().hex[:8]}", load_settings()
+    with tempfile.TemporaryDirectory() as folder:
+        await scratch.create_test_database(Secret(server_url), name, settings)
+        url = scratch.build_database_url(Secret(server_url), name)
+        try:
+            await install.migrate_database(url, settings)
+            async with serve_pages() as site:
+                await measure_all(BookmarkBenchmark(url, site, Path(folder)), pages, rounds)
+        finally:
+            await scratch.drop_test_database(Secret(server_url), name, settings)
+
+
+async def measure_all(bench: BookmarkBenchmark, pages: int, rounds: int) -> None:
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    port = choose_port()
+    async with bench.run("api", "--system", "bookmarks", "--port", str(port)):
+        await bench.wait_for_api(f"http://127.0.0.1:{port}")
+        async with bench.run("worker", "holdfast.systems.bookmarks") as worker:
+            await measure_cpu(bench, worker, rounds)
+            await measure_adds(bench)
+        async with bench.run("worker", "holdfast.systems.bookmarks") as worker:
+            await measure_memory(bench, worker, pages)
+    await bench.http.aclose()
+    print(f"load average {os.getloadavg()[0]:.1f}")
+
+
+def choose_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("url", help="URL of a PostgreSQL server")
+    parser.add_argument("--pages", type=int, default=500, help="pages for the memory (500)")
+    parser.add_argument("--rounds", type=int, default=40, help="pages for the CPU time (40)")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes and drops the database
+    asyncio.run(run_benchmark(options.url, options.pages, options.rounds))
+
+
+if __name__ == "__main__":
+    main()
