@@ -1,6 +1,6 @@
-# The commands of a developer. CI runs scripts/ci.sh, which calls `check`, `test`, `test-15` and `campaign-ci`.
+# The commands of a developer. CI runs scripts/ci.sh, which calls `check`, `test`, `test-15`, `campaign-ci` and `attack-ci`.
 .DEFAULT_GOAL := help
-.PHONY: screenshots help demo dev test test-15 test-pythons test-long fast campaign campaign-short campaign-ci campaign-files fuzz mutants bench bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: screenshots help demo dev test test-15 test-pythons test-long fast campaign campaign-short campaign-ci campaign-files attack attack-ci fuzz mutants bench bench-peers check format reference lock clean setup-run setup-dev
 
 VENV := .venv/bin
 
@@ -31,8 +31,8 @@ fast: setup-dev  ## run the tests that need no server
 
 campaign-short: setup-dev  ## run every kind of fault in a short dose; RUNS="kills crashes" selects
 	@$(VENV)/python -m campaign $(RUNS) --dose short --parallel 3 --slack inf $(if $(MINUTES),--minutes $(MINUTES))
-campaign-ci:  ## run the short doses of CI, with faults for at most 3 minutes each
-	@$(MAKE) --no-print-directory campaign-short RUNS="kills crashes default-kills default-tree-kills default-freezes" MINUTES=3
+campaign-ci:  ## run the short doses of CI, with faults for at most a minute each
+	@$(MAKE) --no-print-directory campaign-short RUNS="default-kills default-tree-kills default-freezes default-crashes default-mix default-retries" MINUTES=1
 
 campaign: setup-dev  ## run the full fault campaign, hours; SEED=n repeats one, RUNS="kills crashes" selects
 	@$(VENV)/python -m campaign --dose full $(if $(SEED),--seed $(SEED)) $(RUNS) --report campaign-report.jsonl
@@ -40,10 +40,15 @@ campaign: setup-dev  ## run the full fault campaign, hours; SEED=n repeats one, 
 campaign-files: setup-dev  ## kill workers between upload and commit; KILLS=n (default: 500)
 	@HOLDFAST_FILE_KILLS=$(or $(KILLS),500) $(VENV)/pytest -n 0 -s -q tests/worker/test_file_kills.py
 
+attack: setup-dev  ## attack the whole product from outside: routes, functions, tokens, forms, pages, links, streams; ONLY="routes tokens" selects
+	@$(VENV)/python -m attack --dose full $(if $(ONLY),--only $(ONLY))
+attack-ci: setup-dev  ## run the short dose of the attacks
+	@$(VENV)/python -m attack --dose short
+
 fuzz: setup-dev  ## send generated requests to every route of the API, an hour; EXAMPLES=n per route (default: 1100)
 	@HOLDFAST_FUZZ_EXAMPLES=$(or $(EXAMPLES),1100) $(VENV)/pytest -n 2 -q -rA tests/api/test_fuzz.py
 
-bench: setup-dev  ## compare with the bare SQL statements, most of an hour; PARTS="engine worker queues api systems files dashboard" selects
+bench: setup-dev  ## compare with the bare SQL statements, most of an hour; PARTS="engine worker queues api systems bookmarks files dashboard" selects
 	@$(VENV)/python -m bench $(PARTS)
 
 bench-peers: setup-dev  ## compare with other queues, about forty minutes; writes docs/explain/benchmarks.md; PARTS=basic,memory and PEERS="pgmq awa" select
@@ -64,9 +69,9 @@ reference: setup-dev  ## write the reference pages of the docs from the code
 lock: setup-dev  ## pin the requirements again
 	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	  -o requirements/uv.txt requirements/uv.in
-	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks \
 	  -o requirements/run.txt pyproject.toml requirements/build.in
-	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev \
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks \
 	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
 
 screenshots: setup-dev  ## write screenshots of every dashboard page to screenshots/

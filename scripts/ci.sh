@@ -22,6 +22,7 @@ run_phase "checks" 3 make --no-print-directory check
 run_phase "tests, PostgreSQL 18" 11 make --no-print-directory test
 run_phase "tests, PostgreSQL 15" 3 make --no-print-directory test-15
 run_phase "fault campaign" 6 make --no-print-directory campaign-ci
+run_phase "attacks" 2 make --no-print-directory attack-ci
 printf '\n== time\n'
 printf '%s\n' "${report[@]}"
 exit $failed

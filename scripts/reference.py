@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+import reference_access
 import reference_http
 import reference_python
 import reference_sql
@@ -128,6 +129,10 @@ def build_sql_functions_page() -> str:
     return reference_sql.build_sql_functions_page(GENERATED_NOTE)
 
 
+def build_access_page() -> str:
+    return reference_access.build_access_page(GENERATED_NOTE)
+
+
 PAGE_BUILDERS = {
     "settings.md": build_settings_page,
     "events.md": build_events_page,
@@ -136,6 +141,7 @@ PAGE_BUILDERS = {
     "python.md": build_python_page,
     "http.md": build_http_page,
     "sql-functions.md": build_sql_functions_page,
+    "access.md": build_access_page,
 }
 
 

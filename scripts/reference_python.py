@@ -7,12 +7,12 @@ import re
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 import holdfast
-from holdfast import testing
+from holdfast import egress, testing
 from holdfast.client import batches, files, limits, schedules
 from holdfast.client.messages import queues
 
@@ -28,10 +28,15 @@ NAMES_BY_SECTION: dict[str, tuple[str, ...]] = {
     "The client": ("Client", "JobHandle", "client.batches", "BatchHandle", "client.limits", "client.queues", "client.files",
                    "client.schedules", "BlockingClient", "BlockingJobHandle", "BlockingBatchHandle"),
     "Workers": ("Worker", "QueueShare"),
-    "Options": ("SubmitOptions", "ChildOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
+    "Options": ("SubmitOptions", "ChildTaskOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
                 "MessageReadOptions", "MessagePolicyChanges", "ConsumerOptions"),
     "Returned values": ("Job", "JobTask", "Progress", "Failure", "JobPage", "Batch", "TaskExplanation", "Limit", "Artifact", "Message",
                         "MessageQueue", "MessageMetrics", "MessagePolicy", "LogLine", "StoredSchedule"),
+    "Requests to the web (`holdfast.egress`)": (
+        "EgressClient", "EgressPolicy", "EgressAllowlist", "EgressResponse", "EgressStream", "EgressError",
+        "request_blocking", "parse_egress_url", "EgressUrl", "is_public_address", "GuardedProxy", "ProxyLimits",
+        "ProxyRefusal", "chromium_arguments",
+    ),
     "Settings and errors": ("Settings", "load_settings", "Secret", "HoldfastError", "TaskFailedError"),
     "Tests": ("hf",),
 }  # fmt: skip
@@ -50,7 +55,9 @@ def build_page() -> str:
     for heading, names in NAMES_BY_SECTION.items():
         lines += [f"## {heading}", ""]
         for name in names:
-            value = CLIENT_ATTRIBUTE_CLASSES.get(name) or getattr(holdfast, name)
+            value = (
+                CLIENT_ATTRIBUTE_CLASSES.get(name) or getattr(egress, name, None) or getattr(holdfast, name)
+            )
             lines += [f"### {name}", "", *_format_name(name, value)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -101,8 +108,18 @@ def _list_fields(cls: type) -> list[str]:
     return []
 
 
+def _format_default(value: object) -> str:
+    """Return the source text of a default. The order of a set changes from process to process."""
+    if isinstance(value, frozenset) and value:
+        items = sorted(repr(item) for item in cast("frozenset[object]", value))
+        return f"frozenset({{{', '.join(items)}}})"
+    return repr(value)
+
+
 def _format_field(field: Field[Any]) -> str:
-    default = "" if field.default is MISSING else f" = {_format_without_quotes(repr(field.default))}"
+    default = (
+        "" if field.default is MISSING else f" = {_format_without_quotes(_format_default(field.default))}"
+    )
     return f"{field.name}: {_format_without_quotes(field.type)}{default}"
 
 

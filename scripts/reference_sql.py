@@ -6,6 +6,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from holdfast.engine.rpc_functions import RPC_FUNCTIONS
+
 FUNCTIONS_DIR = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "engine" / "functions"
 ROLE_TITLES = {"authenticated": "users", "service_role": "services", "holdfast_worker": "workers"}
 GRANT_PATTERN = re.compile(r"call holdfast\.grant_execute\(\s*'(\w+)',(.*?)\);", re.DOTALL)
@@ -28,6 +30,12 @@ def build_sql_functions_page(generated_note: str) -> str:
         "that is not on this page can be called by the owner of the schema only.",
         "",
         "**users**: role `authenticated`, for their own rows. **services**: role `service_role`. **workers**: members of `holdfast_worker`.",
+        "The rights of a role hold whichever way a call comes: `/rest/v1/rpc`, PostgREST or SQL.",
+        "",
+        "The column **by RPC** is for `/rest/v1/rpc`. It names the scope that a service key needs besides `rpc`, which is that of the HTTP route",
+        "that does the same, and the action that a change writes to the audit log. `-` means that nobody can call the function by RPC.",
+        "What users read is what the HTTP API shows them: no tracebacks, no messages of internal errors, no names of workers, no log lines,",
+        "no arguments of tasks in a graph and no keys of the object store.",
     ]
     for folder in sorted(path for path in FUNCTIONS_DIR.iterdir() if path.is_dir()):
         rows = _build_rows(folder, roles)
@@ -36,8 +44,8 @@ def build_sql_functions_page(generated_note: str) -> str:
                 "",
                 f"## {folder.name}",
                 "",
-                "| function | who | what it does |",
-                "|---|---|---|",
+                "| function | who | by RPC | what it does |",
+                "|---|---|---|---|",
                 *rows,
             ]
     return "\n".join(lines) + "\n"
@@ -60,8 +68,16 @@ def _build_rows(folder: Path, roles: dict[str, set[str]]) -> list[str]:
             if name in roles and name not in rows:
                 who = ", ".join(title for title in ROLE_TITLES.values() if title in roles[name])
                 call = f"{name}({_format_parameters(parameters)})"
-                rows[name] = f"| `{call}` | {who} | {_get_first_sentence(comment)} |"
+                rows[name] = f"| `{call}` | {who} | {_describe_rpc(name)} | {_get_first_sentence(comment)} |"
     return [rows[name] for name in sorted(rows)]
+
+
+def _describe_rpc(name: str) -> str:
+    """Return the scope and the audit action of a function that can be called by RPC, else `-`."""
+    rule = RPC_FUNCTIONS.get(name)
+    if rule is None:
+        return "-"
+    return f"`{rule.scope}`" if rule.action is None else f"`{rule.scope}`, audited as `{rule.action}`"
 
 
 def _format_parameters(parameters: str) -> str:

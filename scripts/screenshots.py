@@ -1,7 +1,7 @@
-"""Take screenshots of every dashboard page in light, dark and phone layouts, into `screenshots/`.
+"""Take screenshots of every dashboard page and of `/bookmarks` in light, dark and phone layouts, into `screenshots/`.
 
     make screenshots            all pages
-    make screenshots ONLY=job   pages whose name contains "job"
+    make screenshots ONLY=job   pages whose name contains "job"; ONLY=bookmarks for the page of users
 
 The script starts a database and a server, creates sample data (tests/support/sample_dashboard_data.py),
 and stops them at the end.
@@ -23,7 +23,9 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import asyncpg  # noqa: E402
 import uvicorn  # noqa: E402
+from api_clients import ISSUER, SECRET, bearer_headers, make_token  # noqa: E402
 from playwright.async_api import Browser, async_playwright  # noqa: E402
+from sample_bookmarks import create_sample_bookmarks, paint_sample_pages, run_sample_worker  # noqa: E402
 from sample_dashboard_data import create_sample_data, send_worker_heartbeats  # noqa: E402
 
 from holdfast import settings as settings_module  # noqa: E402
@@ -33,6 +35,7 @@ from holdfast.server import create_app  # noqa: E402
 from holdfast.server.dashboard import create_dashboard, create_login_link  # noqa: E402
 from holdfast.settings import Secret, Settings  # noqa: E402
 from holdfast.storage import open_store  # noqa: E402
+from holdfast.systems import bookmarks  # noqa: E402
 
 OUTPUT_DIR = ROOT / "screenshots"
 CHROMIUM_PATH = subprocess.run(
@@ -43,6 +46,8 @@ SCREENSHOT_LAYOUTS = {
     "dark": (1280, 900, "dark"),
     "phone": (390, 844, "light"),
 }
+BOOKMARKS_LAYOUTS = {**SCREENSHOT_LAYOUTS, "phone-dark": (390, 844, "dark")}
+BOOKMARKS_USER = "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11"
 
 
 def build_page_paths(ids: dict[str, Any]) -> dict[str, str]:
@@ -86,6 +91,7 @@ def build_page_paths(ids: dict[str, Any]) -> dict[str, str]:
         "webhooks": "/webhooks",
         "database": "/database",
         "audit": "/audit",
+        "sessions": "/sessions",
         "settings": "/settings",
         "missing": "/jobs/01920000-0000-7000-8000-000000000000",
     }
@@ -95,7 +101,10 @@ async def main(name_filter: str) -> None:
     OUTPUT_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-pictures-") as home:
         Path(home).chmod(0o755)  # noqa: ASYNC240
-        settings = settings_module.load_settings({"home": home, "service_key": "hf_pictures"}, environ={})
+        settings = settings_module.load_settings(
+            {"home": home, "service_key": "hf_pictures", "jwt_secret": SECRET, "jwt_issuer": ISSUER},
+            environ={},
+        )
         server = embedded.start_server(settings)
         try:
             await install.migrate_database(server.url, settings)
@@ -115,11 +124,35 @@ async def take_screenshots(url: Secret, settings: Settings, name_filter: str) ->
     ):
         browser = await driver.chromium.launch(executable_path=CHROMIUM_PATH, args=["--no-sandbox"])
         for layout, (width, height, scheme) in SCREENSHOT_LAYOUTS.items():
+            if name_filter.startswith("bookmarks"):
+                break
             await send_worker_heartbeats(connection)
             link = await create_login_link(connection, base)
             await screenshot_pages(browser, link, base, ids, (layout, width, height, scheme), name_filter)
+        if "bookmarks".startswith(name_filter[:9]):
+            await bookmarks.install(connection)
+            await screenshot_bookmarks(browser, database, base.removesuffix("/dashboard"))
         await browser.close()
     await connection.close()
+
+
+async def screenshot_bookmarks(browser: Browser, database: Database, base: str) -> None:
+    """Take screenshots of the page of bookmarks: the list and the details of one."""
+    async with run_sample_worker(database, await paint_sample_pages(browser)):
+        await create_sample_bookmarks(base, bearer_headers(make_token(BOOKMARKS_USER)))
+    for layout, (width, height, scheme) in BOOKMARKS_LAYOUTS.items():
+        context = await browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+        page = await context.new_page()
+        await page.goto(f"{base}/bookmarks#token={make_token(BOOKMARKS_USER)}", wait_until="load")
+        await page.locator("li[data-status=complete] img.picture").first.wait_for()
+        await page.wait_for_timeout(1000)
+        await page.screenshot(path=OUTPUT_DIR / f"bookmarks-{layout}.png")
+        await page.locator("li[data-status=complete] button.open").first.click()
+        await page.locator("dialog img").first.wait_for()
+        await page.wait_for_timeout(1000)
+        await page.screenshot(path=OUTPUT_DIR / f"bookmarks-details-{layout}.png")
+        print(f"bookmarks-{layout}.png, bookmarks-details-{layout}.png")
+        await context.close()
 
 
 async def screenshot_pages(
@@ -156,7 +189,10 @@ async def serve_dashboard(database: Database, settings: Settings) -> Any:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     app = create_app(
-        settings, database=database, dashboard=lambda services: create_dashboard(services, environment="demo")
+        settings,
+        database=database,
+        dashboard=lambda services: create_dashboard(services, environment="demo"),
+        **bookmarks.mount(),
     )
     server = ServerWithoutSignals(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
