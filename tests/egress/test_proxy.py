@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -303,3 +304,33 @@ async def test_redirects_are_requests_of_the_program_and_checked_again() -> None
         _, output = await run_curl("--proxy", proxy.url, "--location", server.url)
         assert "public internet" in output
     assert canary.connections == 0
+
+
+IMPORTS_NOTHING_LATER = """
+import asyncio, sys
+from holdfast.egress import EgressPolicy, GuardedProxy
+
+class RefuseImports:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("holdfast"):
+            raise SystemError(f"{name} is imported while the proxy serves")
+
+async def main():
+    async with GuardedProxy(EgressPolicy()) as proxy:
+        sys.meta_path.insert(0, RefuseImports())
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"GET http://example.com/ HTTP/1.1\\r\\nHost: example.com\\r\\n\\r\\n")
+        print((await asyncio.wait_for(reader.readline(), 20)).decode())
+
+asyncio.run(main())
+"""
+
+
+async def test_an_open_proxy_imports_nothing_more() -> None:
+    # An import that fails after the connection was accepted leaves the program waiting for ever.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", IMPORTS_NOTHING_LATER,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert "407" in output.decode(), output.decode()

@@ -17,6 +17,8 @@ from holdfast.egress.proxy_state import PROXY_USERNAME, ProxyLimits, ProxyRefusa
 if TYPE_CHECKING:
     import httpcore
 
+    from holdfast.egress.proxy_connection import ProxyConnection
+
 PROXY_HOST: Final = "127.0.0.1"
 
 
@@ -45,6 +47,7 @@ class GuardedProxy:
         self._state = ProxyState(policy or EgressPolicy.from_settings(), limits or ProxyLimits())
         self._server: asyncio.Server | None = None
         self._pool: httpcore.AsyncConnectionPool | None = None
+        self._connection_class: type[ProxyConnection] | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._lifetime_timer: asyncio.TimerHandle | None = None
 
@@ -100,8 +103,12 @@ class GuardedProxy:
         return self._state.bytes_received
 
     async def __aenter__(self) -> Self:
-        from holdfast.egress.connections import create_connection_pool  # noqa: PLC0415  (slow to import)
+        # Slow to import, so only when a proxy is opened, and before it listens: an import that failed later
+        # would leave the program waiting on an accepted connection.
+        from holdfast.egress.connections import create_connection_pool  # noqa: PLC0415
+        from holdfast.egress.proxy_connection import ProxyConnection  # noqa: PLC0415
 
+        self._connection_class = ProxyConnection
         self._pool = create_connection_pool(self._state.policy, None)
         self._server = await asyncio.start_server(self._accept, PROXY_HOST, 0)
         self._lifetime_timer = asyncio.get_running_loop().call_later(
@@ -126,13 +133,11 @@ class GuardedProxy:
         task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from holdfast.egress.proxy_connection import ProxyConnection  # noqa: PLC0415  (slow to import)
-
-        if self._pool is None:
+        if self._pool is None or self._connection_class is None:
             return
         self._state.open_connections += 1
         try:
-            await ProxyConnection(self._state, self._pool, (reader, writer)).run()
+            await self._connection_class(self._state, self._pool, (reader, writer)).run()
         finally:
             self._state.open_connections -= 1
             with contextlib.suppress(OSError):
