@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.egress import EgressRefusedError, parse_egress_url
-from holdfast.errors import InvalidError
+from holdfast.systems.url_field import parse_url_field
 
-MAX_URL_BYTES: Final = 8192
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".avif", ".bmp", ".tif", ".tiff", ".ico")
 _APPLICATION_FRAGMENT_PREFIXES: Final = ("/", "!")
 _PERCENT_ENCODED: Final = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -47,19 +45,7 @@ class BookmarkUrl:
 
 def parse_bookmark_url(value: object) -> BookmarkUrl:
     """Check a URL and normalise it. Raise `InvalidError` (422), which names the reason."""
-    if not isinstance(value, str):
-        raise InvalidError("url must be a text.", fix="Send a URL such as https://example.com/.", field="url")
-    text = value.strip()
-    try:
-        too_long = len(text.encode()) > MAX_URL_BYTES
-    except UnicodeEncodeError:  # half of a surrogate pair
-        raise InvalidError("The URL contains a character that is not valid.", field="url") from None
-    if too_long:
-        raise InvalidError(f"The URL is longer than {MAX_URL_BYTES} bytes.", field="url")
-    try:
-        parsed = parse_egress_url(text)
-    except EgressRefusedError as error:
-        raise InvalidError(error.message, fix=error.fix, field="url") from None
+    text, parsed = parse_url_field(value)
     path, question_mark, query = parsed.path.partition("?")
     path = _remove_dot_segments(_normalize_percent_encoding(path))
     query = question_mark + _normalize_percent_encoding(query) if query else ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from holdfast import Settings
-from holdfast.egress import EgressError, EgressPolicy, EgressRefusedError, parse_egress_url
+from holdfast.egress import EgressError, EgressPolicy, EgressRefusedError
 from holdfast.errors import InvalidError
-
-MAX_URL_BYTES: Final = 8192
+from holdfast.systems.url_field import parse_url_field
 
 
 @dataclass(frozen=True)
@@ -25,19 +24,7 @@ class ShareUrl:
 
 def parse_share_url(value: object, settings: Settings) -> ShareUrl:
     """Check a URL without asking a name server. Raise `InvalidError` (422), which names the reason."""
-    if not isinstance(value, str):
-        raise InvalidError("url must be a text.", fix="Send a URL such as https://example.com/.", field="url")
-    text = value.strip()
-    try:
-        too_long = len(text.encode()) > MAX_URL_BYTES
-    except UnicodeEncodeError:  # half of a surrogate pair
-        raise InvalidError("The URL contains a character that is not valid.", field="url") from None
-    if too_long:
-        raise InvalidError(f"The URL is longer than {MAX_URL_BYTES} bytes.", field="url")
-    try:
-        parsed = parse_egress_url(text)
-    except EgressRefusedError as error:
-        raise InvalidError(error.message, fix=error.fix, field="url") from None
+    text, parsed = parse_url_field(value)
     check_media_host(parsed.host, settings)
     normalized = f"{parsed.scheme}://{parsed.authority}{parsed.path}"
     return ShareUrl(text, parsed.host, parsed.port, hashlib.sha256(normalized.encode()).digest())
