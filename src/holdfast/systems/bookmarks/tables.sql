@@ -103,36 +103,8 @@ revoke all on function {}.bookmarks_next_version(), {}.delete_bookmark_files() f
 
 -- Services and workers read and change all rows. Users read their own rows. They add, retry and delete bookmarks through
 -- the API, which checks limits and sends messages.
-do $$
-declare
-  v_table text;
-  v_role text;
-begin
-  foreach v_table in array array['bookmarks', 'bookmark_imports'] loop
-    execute format('alter table {}.%I enable row level security', v_table);
-    execute format('alter table {}.%I force row level security', v_table);
-    execute format('revoke all on {}.%I from public', v_table);
-    execute format('drop policy if exists owner_all on {}.%I', v_table);
-    execute format('create policy owner_all on {}.%I to %I using (true) with check (true)', v_table, (
-      select pg_catalog.pg_get_userbyid(c.relowner) from pg_catalog.pg_class c
-      where c.oid = format('{}.%I', v_table)::regclass));
-    foreach v_role in array array['service_role', 'holdfast_worker', 'anon', 'authenticated'] loop
-      continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
-      execute format('revoke all on {}.%I from %I', v_table, v_role);
-      execute format('drop policy if exists %I on {}.%I', v_role, v_table);
-      continue when v_role = 'anon';
-      execute format('grant usage on schema %s to %I', rtrim('{}.', '.'), v_role);
-      execute format('grant select on {}.%I to %I', v_table, v_role);
-      if v_role = 'authenticated' then
-        execute format('create policy authenticated on {}.%I for select to authenticated
-          using (user_id = (select holdfast.get_user_uuid_from_jwt_claims()))', v_table);
-      else
-        execute format('grant insert, update, delete on {}.%I to %I', v_table, v_role);
-        execute format('create policy %1$I on {}.%2$I to %1$I using (true) with check (true)', v_role, v_table);
-      end if;
-    end loop;
-  end loop;
-end $$;
+call holdfast.protect_system_table('{}.bookmarks');
+call holdfast.protect_system_table('{}.bookmark_imports');
 
 -- The queue, its dead letters and its policy. A policy that an operator changed stays as it is.
 do $$

@@ -167,41 +167,19 @@ create trigger delete_exported_file after delete on {}.export_history
 -- Services and workers read and change all rows. Users read their own rows, and change only what the contract says:
 -- they insert, change and delete their documents, and insert and delete lines of their history, but without the columns
 -- that name a job or a file. Requests, batches and usage count against limits, so only the API writes them.
+call holdfast.protect_system_table('{}.documents', 'all');
+call holdfast.protect_system_table('{}.export_requests');
+call holdfast.protect_system_table('{}.export_batches');
+call holdfast.protect_system_table('{}.export_batch_items');
+call holdfast.protect_system_table('{}.export_history');
+call holdfast.protect_system_table('{}.export_usage');
 do $$
 declare
-  v_table text;
-  v_role text;
   v_own constant text := 'user_id = (select holdfast.get_user_uuid_from_jwt_claims())';
 begin
-  foreach v_table in array array['documents', 'export_requests', 'export_batches', 'export_batch_items',
-    'export_history', 'export_usage'] loop
-    execute format('alter table {}.%I enable row level security', v_table);
-    execute format('alter table {}.%I force row level security', v_table);
-    execute format('revoke all on {}.%I from public', v_table);
-    execute format('drop policy if exists owner_all on {}.%I', v_table);
-    execute format('create policy owner_all on {}.%I to %I using (true) with check (true)', v_table, (
-      select pg_catalog.pg_get_userbyid(c.relowner) from pg_catalog.pg_class c
-      where c.oid = format('{}.%I', v_table)::regclass));
-    foreach v_role in array array['service_role', 'holdfast_worker', 'anon', 'authenticated'] loop
-      continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
-      execute format('revoke all on {}.%I from %I', v_table, v_role);
-      execute format('drop policy if exists %I on {}.%I', v_role, v_table);
-      continue when v_role = 'anon';
-      execute format('grant usage on schema %s to %I', rtrim('{}.', '.'), v_role);
-      execute format('grant select on {}.%I to %I', v_table, v_role);
-      if v_role = 'authenticated' then
-        execute format('create policy authenticated on {}.%I for %s to authenticated using (%s)', v_table,
-          case when v_table = 'documents' then 'all' else 'select' end, v_own);
-      else
-        execute format('grant insert, update, delete on {}.%I to %I', v_table, v_role);
-        execute format('create policy %1$I on {}.%2$I to %1$I using (true) with check (true)', v_role, v_table);
-      end if;
-    end loop;
-  end loop;
   drop policy if exists delete_own_history on {}.export_history;
   drop policy if exists insert_own_history on {}.export_history;
   if exists (select from pg_catalog.pg_roles where rolname = 'authenticated') then
-    grant insert, update, delete on {}.documents to authenticated;
     grant delete on {}.export_history to authenticated;
     execute format('create policy delete_own_history on {}.export_history for delete to authenticated using (%s)',
       v_own);

@@ -310,35 +310,14 @@ revoke all on function {}.prepare_share(), {}.delete_share_files(), {}.settle_en
 
 -- Services and workers read and change all rows. Users read their own rows. They add and delete shares
 -- through the API, which checks the URL and the limits.
+call holdfast.protect_system_table('{}.shares');
+call holdfast.protect_system_table('{}.share_progress');
+call holdfast.protect_system_table('{}.share_usage');
+call holdfast.protect_system_table('{}.share_starts', 'none');
 do $$
 declare
-  v_table text;
   v_role text;
-  v_own constant text := 'user_id = (select holdfast.get_user_uuid_from_jwt_claims())';
 begin
-  foreach v_table in array array['shares', 'share_progress', 'share_usage', 'share_starts'] loop
-    execute format('alter table {}.%I enable row level security', v_table);
-    execute format('alter table {}.%I force row level security', v_table);
-    execute format('revoke all on {}.%I from public', v_table);
-    execute format('drop policy if exists owner_all on {}.%I', v_table);
-    execute format('create policy owner_all on {}.%I to %I using (true) with check (true)', v_table, (
-      select pg_catalog.pg_get_userbyid(c.relowner) from pg_catalog.pg_class c
-      where c.oid = format('{}.%I', v_table)::regclass));
-    foreach v_role in array array['service_role', 'holdfast_worker', 'anon', 'authenticated'] loop
-      continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
-      execute format('revoke all on {}.%I from %I', v_table, v_role);
-      execute format('drop policy if exists %I on {}.%I', v_role, v_table);
-      continue when v_role = 'anon' or (v_role = 'authenticated' and v_table = 'share_starts');
-      execute format('grant usage on schema %s to %I', rtrim('{}.', '.'), v_role);
-      execute format('grant select on {}.%I to %I', v_table, v_role);
-      if v_role = 'authenticated' then
-        execute format('create policy authenticated on {}.%I for select to authenticated using (%s)', v_table, v_own);
-      else
-        execute format('grant insert, update, delete on {}.%I to %I', v_table, v_role);
-        execute format('create policy %1$I on {}.%2$I to %1$I using (true) with check (true)', v_role, v_table);
-      end if;
-    end loop;
-  end loop;
   foreach v_role in array array['service_role', 'holdfast_worker'] loop
     if exists (select from pg_catalog.pg_roles where rolname = v_role) then
       execute format('grant execute on function {}.start_share_downloads() to %I', v_role);
