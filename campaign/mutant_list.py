@@ -142,5 +142,5 @@ MUTANTS = [
     mutate_python("daily-export-limit-ignored", "systems/exports/submission", "if usage.operations + created > limits.exports_per_day:", "if False:",
         "tests/systems/test_export_limits.py"),
     mutate_python("export-file-of-another-user", "systems/request_context", "return file if file.owner == owner else None", "return file",
-        "tests/systems/test_export_routes.py"),
+        "tests/systems/test_export_access.py"),
 ]  # fmt: skip

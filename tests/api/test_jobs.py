@@ -174,6 +174,10 @@ async def test_users_see_no_traceback_and_no_internal_message(
         assert "secret.py" not in own.text
         attempts = await api.get(f"/api/tasks/{UUID(job)}/attempts", headers=ANN)
         assert "secret.py" not in attempts.text
+        stream = await api.get(f"/api/jobs/{job}/events", headers=ANN)
+        assert "secret.py" not in stream.text
+        for answer in (attempts, stream):
+            assert ("select secret" in answer.text) == (kind == "PublicError"), answer.url
         messages[kind] = own.json()["error"]["message"]
         assert "secret.py" in (await api.get(f"/api/jobs/{job}", headers=SERVICE)).text
     assert messages["PublicError"] == "select secret"
