@@ -135,7 +135,7 @@ MUTANTS = [
         "tests/api/test_tokens.py"),
     mutate_python("user-sees-internal-errors", "server/api/job_views",
         '        redacted = {"type": "Error", "message": HIDDEN_ERROR_MESSAGE}',
-        '        redacted = {"type": error_type, "message": str(error.get("message") or "")}', "tests/api/test_jobs.py"),
+        '        redacted = {"type": error_type, "message": str(error.get("message") or "")}', "tests/api/test_files.py"),
     mutate_python("signature-not-checked", "storage/signed_links", "if not hmac.compare_digest(signature, self._compute_signature(payload)):", "if False:",
         "tests/api/test_files.py"),
     mutate_python("expired-link-works", "storage/signed_links", ">= grant.expires:", ">= grant.expires + 10**9:", "tests/api/test_files.py"),
