@@ -19,6 +19,7 @@ from holdfast.server.api.operations import ApiOperation
 from holdfast.server.dashboard import pages
 from holdfast.server.dashboard.registry import ACTION_ROUTES, DOWNLOAD_ROUTES, PAGE_ROUTES, DashboardRoute
 from holdfast.server.dashboard.roles import PERMISSIONS_BY_ROLE
+from holdfast.systems.front_door import create_front_door_routes
 
 FUNCTIONS_DIR = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "engine" / "functions"
 COLUMN_GRANT_PATTERN = re.compile(
@@ -58,6 +59,7 @@ def build_access_page(generated_note: str) -> str:
     lines += _build_route_section("Routes of the API", list_built_in_routes())
     for name, routes in list_system_routes().items():
         lines += _build_route_section(f"Routes of the system {name}", routes)
+    lines += _build_route_section("Routes of the front door", create_front_door_routes())
     lines += _build_dashboard_section()
     lines += _build_table_section()
     return "\n".join(lines).rstrip() + "\n"

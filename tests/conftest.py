@@ -74,6 +74,7 @@ LONG_TEST_FILES = (
     "systems/media/test_whole_job.py",
     "systems/media/test_worker_kills.py",
     "systems/media/test_ytdlp.py",
+    "systems/test_front_door_in_browser.py",
     "systems/test_pdf_rendering.py",
     "systems/test_template_content.py",
     "systems/test_web_pages.py",

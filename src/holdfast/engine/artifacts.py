@@ -135,7 +135,11 @@ def _decode_visible_artifact(file_id: UUID, text: str | None) -> Artifact:
 async def list_artifacts(
     connection: Connection, where: Mapping[str, Json], *, after: UUID | None = None, limit: int = 100
 ) -> list[Artifact]:
-    """List visible files, oldest first. `where` filters by job, batch, owner, kind or name."""
+    """List visible files, oldest first. `where` filters by job, batch, owner, kind or name.
+
+    With `before` in `where`, the newest files come first: those older than the file with this id, or all if
+    it is None.
+    """
     call = "select holdfast.list_artifacts($1, $2, $3) as file"
     rows = await connection.fetch(call, encode_json(where), after, limit)
     return [_artifact_decoder.decode(row["file"]) for row in rows]

@@ -29,10 +29,17 @@ class System(Protocol):
 def mount(*systems: System | AppArguments) -> AppArguments:
     """Combine several bundled applications into keyword arguments of `create_app`.
 
-    Pass packages of systems or results of their `mount`: `mount(exports.mount(limits), reports)`.
+    Pass packages of systems or results of their `mount`: `mount(exports.mount(limits), reports)`. If one of
+    them has a page, the application gets a front door too: a page at `/` with a tile for each system, and
+    `/my-jobs`, the page of a user's jobs and files.
     """
     mounted = [system if isinstance(system, dict) else system.mount() for system in systems]
-    return {
+    combined: AppArguments = {
         name: [item for arguments in mounted for item in arguments.get(name, ())]
         for name in _APP_ARGUMENT_NAMES
     }
+    if combined["routes"]:
+        from holdfast.systems.front_door import add_front_door  # noqa: PLC0415  (needs the extra `server`)
+
+        combined["routes"] = add_front_door(combined["routes"])
+    return combined

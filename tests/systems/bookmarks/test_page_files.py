@@ -18,7 +18,7 @@ from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import bookmarks
 from holdfast.systems.bookmarks import PACKAGE_FOLDER
-from holdfast.systems.page_routes import SHARED_PAGE_FOLDER, render_page
+from holdfast.systems.page_routes import SHARED_PAGE_FOLDER, SystemPage, render_page
 
 PAGE_FILES = [
     file
@@ -70,7 +70,7 @@ def test_files_build_no_html_from_text_and_load_nothing_from_other_sites(file: P
 
 
 def test_layout_escapes_the_title_and_keeps_the_content() -> None:
-    page = render_page("notes", "<b>Notes</b> & more", '<p id="p">{title}</p>')
+    page = render_page(SystemPage("/notes", "<b>Notes</b> & more"), '<p id="p">{title}</p>')
     assert "<title>&lt;b&gt;Notes&lt;/b&gt; &amp; more</title>" in page
     assert '<p id="p">{title}</p>' in page
     assert 'src="notes/notes.js"' in page

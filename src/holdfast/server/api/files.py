@@ -50,9 +50,10 @@ class ArtifactView(msgspec.Struct, kw_only=True):
 
 
 class ArtifactListPage(msgspec.Struct, kw_only=True):
-    """A page of files of a job.
+    """A page of files, of a job or of an owner.
 
-    Send `next` as `after` to get the next page. `next` is null on the last page.
+    Send `next` as `after` (files of a job) or as `before` (files of an owner) to get the next page. `next` is
+    null on the last page.
     """
 
     artifacts: list[ArtifactView]
@@ -63,6 +64,18 @@ class ArtifactListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """Query parameters for a page of files. `after` is the `next` value of the previous page."""
 
     after: UUID | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class OwnedFilesQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Query parameters for a page of the files of an owner.
+
+    `before` is the `next` value of the previous page. Only services may set `owner`; users see their
+    own files.
+    """
+
+    owner: Annotated[str, Meta(max_length=500)] | None = None
+    before: UUID | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
@@ -135,6 +148,23 @@ async def list_job_files(request: Request) -> Response:
 def _build_artifact_view(request: Request, file: Artifact) -> ArtifactView:
     fields = {name: getattr(file, name) for name in ArtifactView.__struct_fields__ if name != "url"}
     return ArtifactView(**fields, url=f"{request.scope.get('root_path', '')}/api/artifacts/{file.id}")
+
+
+@api_operation(
+    "List your files, newest first",
+    query=OwnedFilesQuery,
+    response=ArtifactListPage,
+    **_FILE_ENDPOINT_OPTIONS,
+)
+async def list_owned_files(request: Request) -> Response:
+    query = parse_query(request, OwnedFilesQuery)
+    async with transaction_as_caller(request) as connection:
+        files = await artifacts.list_artifacts(
+            connection, {"owner": query.owner, "before": query.before}, limit=query.limit
+        )
+    next_before = files[-1].id if len(files) == query.limit else None
+    views = [_build_artifact_view(request, file) for file in files]
+    return json_response(ArtifactListPage(artifacts=views, next=next_before))
 
 
 @api_operation(
@@ -290,6 +320,7 @@ def build_file_routes() -> list[BaseRoute]:
         Route("/api/jobs/{id}/artifacts", list_job_files, methods=["GET"]),
         Route("/api/jobs/{id}/zip", download_job_zip, methods=["GET"]),
         Route("/api/batches/{id}/zip", download_batch_zip, methods=["GET"]),
+        Route("/api/artifacts", list_owned_files, methods=["GET"]),
         Route("/api/artifacts/{id}", redirect_to_file, methods=["GET"]),
         Route("/api/artifacts/{id}", delete_file, methods=["DELETE"]),
         Route("/api/artifacts/{id}/link", create_download_link, methods=["GET"]),

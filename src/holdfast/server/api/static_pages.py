@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path, PurePath
+from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.server.api.operations import Endpoint, api_operation
 
+PageSource: TypeAlias = str | Callable[[Request], str]
 MEDIA_TYPE_BY_SUFFIX = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript",
@@ -23,13 +26,14 @@ STATIC_PAGE_SECURITY_POLICY = (
 )
 
 
-def create_static_page_routes(path: str, *folders: Path, index: str | None = None) -> list[BaseRoute]:
+def create_static_page_routes(path: str, *folders: Path, index: PageSource | None = None) -> list[BaseRoute]:
     """Return routes that serve `index.html` at `path`, and the other files of the folders below that path.
 
-    `index` is the HTML of the page if you build it yourself; then only scripts, styles and images of the
-    folders are served. Files are read once. If two folders have a file of the same name, the last folder
-    wins. The content security policy allows only files and connections of your own origin: no inline script,
-    no inline style, no HTML from text (`innerHTML`) and nothing from other sites.
+    `index` is the HTML of the page if you build it yourself, or a function that builds it for each request;
+    then only scripts, styles and images of the folders are served. Files are read once. If two folders have a
+    file of the same name, the last folder wins. The content security policy allows only files and connections
+    of your own origin: no inline script, no inline style, no HTML from text (`innerHTML`) and nothing from
+    other sites.
 
     >>> from pathlib import Path, PurePath
     >>> from tempfile import mkdtemp
@@ -44,7 +48,7 @@ def create_static_page_routes(path: str, *folders: Path, index: str | None = Non
         for file in folder.iterdir()
         if file.suffix in MEDIA_TYPE_BY_SUFFIX and (index is None or file.suffix != ".html")
     }
-    page = files.pop("index.html").read_bytes() if index is None else index.encode()
+    page = files.pop("index.html").read_bytes() if index is None else index
     return [
         Route(path, _create_file_endpoint("index.html", page), methods=["GET"]),
         *(
@@ -54,12 +58,13 @@ def create_static_page_routes(path: str, *folders: Path, index: str | None = Non
     ]
 
 
-def _create_file_endpoint(name: str, content: bytes) -> Endpoint:
+def _create_file_endpoint(name: str, content: bytes | PageSource) -> Endpoint:
     media_type = MEDIA_TYPE_BY_SUFFIX[PurePath(name).suffix]
 
     @api_operation(f"Fetch the page file {name}", tag="pages", access="public", media_type=media_type)
-    async def serve_static_file(_: Request) -> Response:
+    async def serve_static_file(request: Request) -> Response:
         headers = {"Content-Security-Policy": STATIC_PAGE_SECURITY_POLICY, "Cache-Control": "no-cache"}
-        return Response(content, media_type=media_type, headers=headers)
+        body = content(request) if callable(content) else content
+        return Response(body, media_type=media_type, headers=headers)
 
     return serve_static_file

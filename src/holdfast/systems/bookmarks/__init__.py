@@ -65,7 +65,12 @@ def create_bookmark_routes(
         *TaskEndpoints(open_capture).create_routes(),
         *ImportEndpoints(limits).create_routes(),
         *BookmarkEndpoints(limits).create_routes(),
-        *create_page_routes("/bookmarks", PACKAGE_FOLDER / "page", "Bookmarks"),
+        *create_page_routes(
+            "/bookmarks",
+            PACKAGE_FOLDER / "page",
+            "Bookmarks",
+            summary="Save links as cards with a picture and the text of the page, and find them again.",
+        ),
     ]
 
 

@@ -54,7 +54,13 @@ def create_export_routes(limits: ExportLimits | None = None) -> list[BaseRoute]:
         *ExportEndpoints(limits).create_routes(),
         *BatchEndpoints(limits).create_routes(),
         *PreviewEndpoints().create_routes(),
-        *create_page_routes("/exports", PACKAGE_FOLDER / "page", "Document export"),
+        *create_page_routes(
+            "/exports",
+            PACKAGE_FOLDER / "page",
+            "Document export",
+            summary="Turn your documents into PDF files, one by one or in batches.",
+            job_titles={export_pdf.name: "Document as PDF"},
+        ),
     ]
 
 

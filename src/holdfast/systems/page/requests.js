@@ -6,6 +6,7 @@ const TOKEN_KEY = "holdfast-token";
 const MAX_RECONNECTS = 60;
 const MIN_RECONNECT_DELAY_MS = 1000;
 const MAX_RECONNECT_DELAY_MS = 30_000;
+const TAB_ANSWER_TIMEOUT_MS = 150;
 const HIDDEN_CLOSE_DELAY_MS = 30_000;
 
 // Returns the token of the user. A token in the address (#token=...) is stored and removed from the address.
@@ -21,6 +22,39 @@ export function getToken() {
 export function setToken(token) {
   if (token) sessionStorage.setItem(TOKEN_KEY, token);
   else sessionStorage.removeItem(TOKEN_KEY);
+}
+
+// Tabs of this application share their sign-in. A new tab asks the open ones for the token, so that the token stays in
+// the storage of tabs and is gone when the last one is closed. Only pages of the same origin can send and receive.
+const tabs = new BroadcastChannel("holdfast-sign-in");
+tabs.addEventListener("message", ({ data }) => {
+  if (data.question === "token" && getToken()) tabs.postMessage({ token: getToken() });
+  if (data.signedOut && getToken()) {
+    setToken(null);
+    location.reload();
+  }
+});
+
+// Takes over the sign-in of another tab. Without a signed-in tab, nothing answers and the wait ends.
+export async function requestTokenFromTabs() {
+  if (getToken()) return;
+  await new Promise((resolve) => {
+    const receive = ({ data }) => {
+      if (data.token && !getToken()) setToken(data.token);
+      if (data.token) resolve();
+    };
+    tabs.addEventListener("message", receive);
+    tabs.postMessage({ question: "token" });
+    setTimeout(() => {
+      tabs.removeEventListener("message", receive);
+      resolve();
+    }, TAB_ANSWER_TIMEOUT_MS);
+  });
+}
+
+export function signOut() {
+  setToken(null);
+  tabs.postMessage({ signedOut: true });
 }
 
 function createHeaders(headers = {}) {

@@ -1,7 +1,7 @@
 // Everything that the pages of systems share. See docs/guide/pages.md.
 
 import { createIcon, find } from "./elements.js";
-import { getToken, setToken } from "./requests.js";
+import { getToken, requestTokenFromTabs, setToken, signOut } from "./requests.js";
 
 export * from "./elements.js";
 export {
@@ -55,12 +55,13 @@ export async function startPage(load) {
     tryToLoad();
   });
   find("#sign-out").addEventListener("click", () => {
-    setToken(null);
+    signOut();
     location.reload();
   });
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#token=")) tryToLoad();
   });
+  await requestTokenFromTabs();
   await tryToLoad();
 }
 

@@ -65,7 +65,13 @@ def mount() -> AppArguments:
     routes = [
         *create_report_routes(),
         *create_upload_routes(),
-        *create_page_routes("/reports", PACKAGE_FOLDER / "page", "Reports"),
+        *create_page_routes(
+            "/reports",
+            PACKAGE_FOLDER / "page",
+            "Reports",
+            summary="Let a book about two people be written, printed and read aloud.",
+            job_titles={nuclear_v2.name: "Report"},
+        ),
     ]
     return {"routes": routes, "tasks": tasks, "job_types": job_types}
 

@@ -292,8 +292,8 @@ begin
     and f.deletion_reason is distinct from 'lost');
 end $$;
 
--- List visible files, oldest first. p_where: job, batch, owner, kind, name. p_after is the last id of the previous
--- page.
+-- List visible files, oldest first. p_where: job, batch, owner, kind, name, before (newest first, older than this id).
+-- p_after is the last id of the previous page.
 create or replace function holdfast.list_artifacts(p_where jsonb, p_after uuid default null,
   p_limit integer default 100)
 returns setof jsonb
@@ -304,6 +304,9 @@ declare
   v_job uuid := p_where ->> 'job';
   v_batch uuid := p_where ->> 'batch';
   v_owner text := coalesce(v_user, p_where ->> 'owner');
+  -- With `before`, the newest files come first; null begins with the newest.
+  v_newest_first boolean := p_where ? 'before';
+  v_before uuid := p_where ->> 'before';
 begin
   if p_limit is null or p_limit not between 1 and 10000 then
     perform holdfast.raise_error('HF004', format('limit must be from 1 to 10000, got %s.', p_limit), 'limit');
@@ -316,7 +319,8 @@ begin
     and (p_where ->> 'kind' is null or f.kind = p_where ->> 'kind')
     and (p_where ->> 'name' is null or f.name = p_where ->> 'name')
     and f.status = 'visible' and (f.expires_at is null or f.expires_at > v_now) and (p_after is null or f.id > p_after)
-  order by f.id limit p_limit;
+    and (v_before is null or f.id < v_before)
+  order by case when v_newest_first then f.id end desc, f.id limit p_limit;
 end $$;
 
 -- Return the newest file with this name that a running task can see: a file of its job, or one that this attempt or a

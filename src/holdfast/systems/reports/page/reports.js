@@ -4,11 +4,18 @@ import {
 
 const ROOT = "/api/jobs";
 const PHASES = ["calculating", "text", "pdf", "audio", "finalizing"];
-const FINAL_EXPORT_STATUSES = ["complete", "failed", "cancelled"];
+const FINAL_STATUSES = ["complete", "failed", "cancelled"];
 const CHAPTER_COUNT = 16;
 let shownId = null;
 let playingChapter = null;
 let shownDocumentCount = -1;
+
+async function loadPage() {
+  const reports = await loadReports();
+  // A report that runs is shown at once, also if it was started in another tab.
+  const running = reports.find((report) => !FINAL_STATUSES.includes(report.status));
+  if (running && shownId === null) showReport(running.id).catch(showError);
+}
 
 async function loadReports() {
   const { jobs } = await sendRequest(ROOT);
@@ -17,6 +24,12 @@ async function loadReports() {
     createElement("span", { class: "grow" }, new Date(job.createdAt).toLocaleString()),
     createElement("span", { class: "muted" }, `${job.status} · ${Math.round(job.progress.percent)} %`),
     createElement("button", { class: "quiet", onclick: () => showReport(job.id) }, "Open"))));
+  return jobs;
+}
+
+function fillSample() {
+  const sample = { name1: "Amara Okafor", "birth-date1": "1990-06-21", name2: "Jonas Weber", "birth-date2": "1988-11-03" };
+  for (const [id, value] of Object.entries(sample)) find(`#${id}`).value = value;
 }
 
 function readPerson(number) {
@@ -30,7 +43,7 @@ async function startReport(event) {
   try {
     const params = { person1: readPerson(1), person2: readPerson(2), systems: ["western", "vedic", "human_design"] };
     const { id } = await sendRequest(`${ROOT}/start`, "POST", { type: "nuclear_v2", params });
-    await showReport(id);
+    await Promise.all([showReport(id), loadReports()]);
   } catch (error) {
     showError(error);
   }
@@ -47,7 +60,7 @@ async function showReport(id) {
   const onEvent = (_, report) => {
     if (shownId === id) renderProgress(report);
   };
-  await streamEvents(`${ROOT}/${id}/stream`, onEvent, FINAL_EXPORT_STATUSES).catch(showError);
+  await streamEvents(`${ROOT}/${id}/stream`, onEvent, FINAL_STATUSES).catch(showError);
   if (shownId === id) await loadReport();
   await loadReports();
 }
@@ -61,12 +74,13 @@ async function loadReport() {
 
 function renderProgress(report, loadNewFiles = true) {
   const { percent, phase, docsComplete, docsTotal, message } = report.progress;
-  const finished = FINAL_EXPORT_STATUSES.includes(report.status);
+  const finished = FINAL_STATUSES.includes(report.status);
   const complete = report.status === "complete";
   find("#percent").textContent = `${Math.round(percent)} %`;
   find("#document-count").textContent = `${docsComplete} of ${docsTotal} documents`;
   find("#message").textContent = report.error || (finished ? report.status : message || report.status);
   find("#cancel").hidden = finished;
+  find("#retry").hidden = !finished || complete;
   const failedKind = finished ? "bad" : "";
   find("#progress").replaceChildren(createProgressBar(percent, complete ? "good" : failedKind, "Report"));
   const current = PHASES.indexOf(phase);
@@ -134,4 +148,8 @@ find("#new-report").addEventListener("submit", startReport);
 find("#cancel").addEventListener("click", () => {
   sendRequest(`${ROOT}/${shownId}`, "DELETE").then(loadReport).catch(showError);
 });
-startPage(loadReports);
+find("#retry").addEventListener("click", () => {
+  sendRequest(`${ROOT}/${shownId}/retry`, "POST", {}).then(() => showReport(shownId)).catch(showError);
+});
+find("#fill-sample").addEventListener("click", fillSample);
+startPage(loadPage);

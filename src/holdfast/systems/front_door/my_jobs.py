@@ -1,0 +1,156 @@
+"""Endpoints of the page of a user's jobs: a list over all systems, and a stream of the progress."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast.server import (
+    Caller,
+    EventFrame,
+    EventStreamResponse,
+    StreamViewer,
+    api_operation,
+    encode_event_frames,
+    get_client,
+    json_response,
+    parse_query,
+    redact_job,
+    require_stream_viewer,
+    reserve_stream_slot,
+    transaction_as_caller,
+)
+from holdfast.systems.front_door.job_feed import JobFeed, JobRow, JobWatch
+from holdfast.systems.page_routes import SystemPage, list_pages
+from holdfast.systems.request_context import require_owner_id
+
+MY_JOBS_API_PATH = "/api/v1/my/jobs"
+STREAM_PING_INTERVAL_S = 15.0
+CLIENT_RECONNECT_FRAME = b"retry: 2000\n\n"  # milliseconds
+
+
+class MyJobsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Query parameters of a page of jobs. `before` is the `next` value of the previous page."""
+
+    before: UUID | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class MyJob(msgspec.Struct, kw_only=True, rename="camel"):
+    """A job as its user reads it. `page` is the path of the system's page, `title` what the job makes."""
+
+    id: UUID
+    title: str
+    page: str | None
+    status: str
+    percent: float | None
+    message: str | None
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    can_cancel: bool
+    can_retry: bool
+
+
+class MyJobsPage(msgspec.Struct, kw_only=True):
+    """A page of jobs, newest first. Send `next` as `before` to get the next page; it is null on the last."""
+
+    jobs: list[MyJob]
+    next: UUID | None
+
+
+class MyJobsEndpoints:
+    """The list and the stream. One feed serves all open pages of the process."""
+
+    def __init__(self) -> None:
+        self._feed = JobFeed()
+
+    def create_routes(self) -> list[BaseRoute]:
+        """Create the routes of the user's jobs."""
+        list_operation = api_operation(
+            "List your jobs of all systems",
+            tag="my jobs",
+            scope="jobs",
+            query=MyJobsQuery,
+            response=MyJobsPage,
+        )
+        stream_operation = api_operation(
+            "Stream the progress of your jobs", tag="my jobs", scope="jobs", media_type="text/event-stream"
+        )
+        return [
+            Route(MY_JOBS_API_PATH, list_operation(self.list_jobs), methods=["GET"]),
+            Route(f"{MY_JOBS_API_PATH}/stream", stream_operation(self.stream_jobs), methods=["GET"]),
+        ]
+
+    async def list_jobs(self, request: Request) -> Response:
+        owner, query = await require_owner_id(request), parse_query(request, MyJobsQuery)
+        async with transaction_as_caller(request) as connection:
+            text = await connection.fetchval(
+                "select holdfast.list_jobs_page($1, $2, $3)",
+                *(msgspec.json.encode({"owner": owner}).decode(), query.before, query.limit),
+            )
+        page = msgspec.json.decode(text)
+        jobs = build_my_jobs(page["rows"], owner, list_pages(request))
+        return json_response(MyJobsPage(jobs=jobs, next=UUID(page["next"]) if page["next"] else None))
+
+    async def stream_jobs(self, request: Request) -> Response:
+        """Stream events `jobs`: first the newest jobs, then those that have changed."""
+        owner = await require_owner_id(request)
+        viewer = await require_stream_viewer(request, UUID(owner))
+        release_slot = reserve_stream_slot(request, viewer)
+        watch = self._feed.watch(get_client(request), owner)
+
+        def close_stream() -> None:
+            self._feed.unwatch(watch)
+            release_slot()
+
+        frames = _generate_job_frames(viewer, watch, list_pages(request))
+        return EventStreamResponse(frames, viewer.headers, close_stream)
+
+
+async def _generate_job_frames(
+    viewer: StreamViewer, watch: JobWatch, pages: Sequence[SystemPage]
+) -> AsyncGenerator[bytes]:
+    yield CLIENT_RECONNECT_FRAME
+    yield b": connected\n\n"
+    while await viewer.has_access():
+        rows = await watch.take_changed_jobs(STREAM_PING_INTERVAL_S)
+        if not rows:
+            yield b": ping\n\n"
+            continue
+        jobs = build_my_jobs(rows, watch.owner, pages)
+        for frame in encode_event_frames([EventFrame("jobs", {"jobs": msgspec.to_builtins(jobs)})], None):
+            yield frame
+
+
+def build_my_jobs(rows: Sequence[JobRow], owner: str, pages: Sequence[SystemPage]) -> list[MyJob]:
+    """Build the views of jobs of the engine. Errors are those that a user may read."""
+    page_by_type = {job_type: page for page in pages for job_type in page.job_titles}
+    return [
+        _build_my_job(redact_job(row, Caller("user", owner)), page_by_type.get(row["type"])) for row in rows
+    ]
+
+
+def _build_my_job(job: dict[str, Any], page: SystemPage | None) -> MyJob:
+    status, progress, error = job["status"], job["progress"] or {}, job["error"] or {}
+    return MyJob(
+        id=UUID(job["id"]),
+        title=page.job_titles[job["type"]] if page else job["type"].replace("_", " ").capitalize(),
+        page=page.path if page else None,
+        status=status,
+        percent=100 if status == "succeeded" else progress.get("percent"),
+        message=progress.get("message") or progress.get("phase"),
+        error=error.get("message"),
+        created_at=msgspec.convert(job["created_at"], datetime),
+        finished_at=msgspec.convert(job["finished_at"], datetime | None),
+        can_cancel=status in ("queued", "running"),
+        can_retry=status in ("failed", "partial", "cancelled"),
+    )
