@@ -24,6 +24,7 @@ from holdfast.systems.bookmarks.bookmark_urls import parse_bookmark_url
 from holdfast.systems.capture.chromium_command import find_chromium
 from holdfast.systems.capture.errors import BrowserStartError
 from holdfast.systems.capture.libraries import load_library
+from holdfast.systems.owned_files import find_visible_files
 
 SITE_PAGES = {
     "/harbour": ("The harbour", "Ships lie in the harbour and wait for the wind."),
@@ -148,8 +149,7 @@ async def copy_bookmark_files(client: Client, rows: list[queries.Row], folder: P
         for column in FILE_COLUMNS
         if row[f"{column}_file"]
     }
-    async with client.connection() as connection:
-        files = await queries.find_files(connection, list(ids))
+    files = await find_visible_files(client, ids)
     for file_id, (bookmark_id, name) in ids.items():
         path = folder / f"{name}{Path(files[file_id].name).suffix}"
         path.write_bytes(await client.files.read(files[file_id]))

@@ -26,6 +26,12 @@ PAGE_FILES = [
     for file in sorted(folder.iterdir())
     if file.suffix in {".js", ".css", ".html"}
 ]
+FILES_OF_ALL_PAGES = [
+    file
+    for folder in (SHARED_PAGE_FOLDER, *sorted(SHARED_PAGE_FOLDER.parent.glob("*/page")))
+    for file in sorted(folder.iterdir())
+    if file.suffix in {".js", ".css", ".html"}
+]
 
 
 async def test_page_and_every_file_that_it_names_are_served_to_anyone(system: BookmarksHarness) -> None:
@@ -59,7 +65,7 @@ async def test_policy_forbids_inline_code_other_sites_and_html_from_text(system:
     assert headers["x-frame-options"] == "DENY"
 
 
-@pytest.mark.parametrize("file", PAGE_FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", FILES_OF_ALL_PAGES, ids=lambda file: file.name)
 def test_files_build_no_html_from_text_and_load_nothing_from_other_sites(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|\son\w+="

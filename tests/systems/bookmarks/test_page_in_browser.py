@@ -4,76 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from api_clients import make_token
 from bookmarks_harness import BookmarksHarness, PageOfTest, permanent_error
-from chromium import CHROMIUM_OPTIONS, find_chromium
 from page_site import make_image
-from playwright.async_api import Browser, Locator, Page, async_playwright, expect
+from playwright.async_api import Browser, expect
 from system_harness import SystemUser
+from system_tabs import DESKTOP, PAGE_TIMEOUT_MS, PHONE, SystemTab, open_tab, run_browser
 
-PAGE_TIMEOUT_MS = 120_000
-DESKTOP, PHONE = (1280, 900), (390, 844)
 HOSTILE_TITLE = '<img src=x onerror="window.hacked = 1"></li><script>window.hacked = 2</script> \u202etxt'
 
 
 @pytest.fixture
 async def browser() -> AsyncGenerator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_OPTIONS)
-        expect.set_options(timeout=PAGE_TIMEOUT_MS)
+    async with run_browser() as browser:
         yield browser
-        await browser.close()
 
 
-@dataclass
-class BookmarksTab:
-    """The page of a signed-in user, and the errors that the browser reported."""
-
-    page: Page
-    errors: list[str] = field(default_factory=list[str])
-
-    def card(self, text: str) -> Locator:
-        return self.page.locator("li.bookmark", has_text=text)
-
-    @property
-    def cards(self) -> Locator:
-        return self.page.locator("li.bookmark")
-
-    async def add(self, url: str) -> None:
-        await self.page.fill("#add-url", url)
-        await self.page.click("#add")
-        await expect(self.page.locator("#add-url")).to_have_value("")
-
-    async def check_width(self) -> None:
-        sizes = await self.page.evaluate("() => [document.documentElement.scrollWidth, window.innerWidth]")
-        assert sizes[0] <= sizes[1], "the page scrolls sideways"
-
-
-@asynccontextmanager
-async def open_tab(
-    browser: Browser,
-    system: BookmarksHarness,
-    user: SystemUser,
-    size: tuple[int, int] = DESKTOP,
-) -> AsyncGenerator[BookmarksTab]:
-    context = await browser.new_context(viewport={"width": size[0], "height": size[1]})
-    context.set_default_timeout(PAGE_TIMEOUT_MS)
-    tab = BookmarksTab(await context.new_page())
-    tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
-    tab.page.on("dialog", lambda dialog: tab.errors.append(dialog.message))
-    tab.page.on("console", lambda log: tab.errors.append(log.text) if log.type == "error" else None)
-    await tab.page.goto(f"{system.url}/bookmarks#token={make_token(user.id)}")
-    await expect(tab.page.locator("#content")).to_be_visible()
-    try:
-        yield tab
-        assert [error for error in tab.errors if "status of 4" not in error] == []
-    finally:
-        await context.close()
+def open_bookmarks(
+    browser: Browser, system: BookmarksHarness, user: SystemUser, size: tuple[int, int] = DESKTOP
+) -> AbstractAsyncContextManager[SystemTab]:
+    return open_tab(browser, f"{system.url}/bookmarks", user.id, size)
 
 
 def set_page(system: BookmarksHarness, title: str, text: str = "Words") -> None:
@@ -89,7 +43,7 @@ async def test_added_card_fills_in_live_and_is_deleted_with_its_files(
     ann = system.create_user()
     set_page(system, "A kitchen garden")
     system.capture.gate = asyncio.Event()
-    async with open_tab(browser, system, ann, size) as tab, system.run_bookmark_worker():
+    async with open_bookmarks(browser, system, ann, size) as tab, system.run_bookmark_worker():
         page = tab.page
         assert "token" not in page.url
         await expect(page.locator(".empty")).to_contain_text("No bookmarks yet")
@@ -127,7 +81,7 @@ async def test_failed_steps_show_their_reason_and_are_retried(
 ) -> None:
     ann = system.create_user()
     system.capture.errors = {"capture_page": permanent_error("The server answered with the status 404.")}
-    async with open_tab(browser, system, ann) as tab, system.run_bookmark_worker():
+    async with open_bookmarks(browser, system, ann) as tab, system.run_bookmark_worker():
         await tab.add("https://broken.test/")
         card = tab.card("broken.test")
         await expect(card).to_have_attribute("data-status", "failed")
@@ -146,7 +100,7 @@ async def test_search_category_paging_and_links(system: BookmarksHarness, browse
     response = await ann.post("/api/v1/bookmarks/import", {"urls": urls})
     assert response.status_code == 202
     await system.add(ann, "https://trains.test/night", category_id=3, update_access=True)
-    async with open_tab(browser, system, ann) as tab:
+    async with open_bookmarks(browser, system, ann) as tab:
         page = tab.page
         await expect(tab.cards).to_have_count(60)
         await page.locator("#more").scroll_into_view_if_needed()
@@ -180,7 +134,7 @@ async def test_import_of_a_bookmarks_file_and_of_a_list(
     links = "".join(f'<DT><A HREF="https://site.test/{number}">Page {number}</A>\n' for number in range(12))
     bookmarklet = '<DT><A HREF="javascript:alert(1)">Run</A>\n'
     file.write_text(f"<!DOCTYPE NETSCAPE-Bookmark-file-1><DL>{links}{bookmarklet}</DL>", encoding="utf-8")
-    async with open_tab(browser, system, ann) as tab:
+    async with open_bookmarks(browser, system, ann) as tab:
         page = tab.page
         await page.click("#import")
         await page.click("#start-import")
@@ -204,7 +158,7 @@ async def test_everything_works_with_the_keyboard(system: BookmarksHarness, brow
     ann = system.create_user()
     for name in ("one", "two", "three"):
         await system.add(ann, f"https://{name}.test/")
-    async with open_tab(browser, system, ann) as tab:
+    async with open_bookmarks(browser, system, ann) as tab:
         page, keys = tab.page, tab.page.keyboard
         await expect(tab.cards).to_have_count(3)
         await keys.press("?")
@@ -247,7 +201,7 @@ async def test_hostile_texts_stay_texts(system: BookmarksHarness, browser: Brows
     set_page(system, HOSTILE_TITLE)
     async with system.run_bookmark_worker():
         bookmark = await system.add(ann, "https://hostile.test/?q=<script>window.hacked=3</script>")
-        async with open_tab(browser, system, ann) as tab:
+        async with open_bookmarks(browser, system, ann) as tab:
             card = tab.cards.first
             await expect(card).to_have_attribute("data-status", "complete")
             # Rows can come from elsewhere: the table itself takes any text as a URL.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
@@ -14,24 +11,16 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.server import (
-    EventFrame,
-    EventStreamResponse,
-    StreamViewer,
     api_operation,
-    encode_event_frames,
     get_client,
     json_response,
     parse_body,
-    parse_last_event_id,
     parse_query,
-    require_stream_viewer,
-    reserve_stream_slot,
     transaction_as_caller,
 )
 from holdfast.systems.bookmarks import queries
 from holdfast.systems.bookmarks.additions import BookmarkLimits, add_bookmark, retry_bookmark
 from holdfast.systems.bookmarks.bookmark_urls import parse_bookmark_url
-from holdfast.systems.bookmarks.change_feed import ChangeFeed, ChangeSubscription
 from holdfast.systems.bookmarks.http_responses import (
     Bookmark,
     BookmarkDetails,
@@ -39,11 +28,11 @@ from holdfast.systems.bookmarks.http_responses import (
     parse_bookmark_id,
 )
 from holdfast.systems.bookmarks.messages import MAX_BOOKMARK_ID
+from holdfast.systems.change_feed import ChangeFeed
+from holdfast.systems.change_stream import stream_changed_rows
 from holdfast.systems.request_context import get_systems_schema, require_owner_id
 
 BOOKMARKS_API_PATH: Final = "/api/v1/bookmarks"
-STREAM_PING_INTERVAL_S: Final = 15.0
-CLIENT_RECONNECT_FRAME: Final = b"retry: 2000\n\n"  # milliseconds
 MAX_LIST_LIMIT: Final = 200
 ADD_RESPONSES: Final = {
     422: "The URL is not valid",
@@ -84,7 +73,7 @@ class BookmarkEndpoints:
 
     def __init__(self, limits: BookmarkLimits) -> None:
         self._limits = limits
-        self._feed = ChangeFeed()
+        self._feed = ChangeFeed(queries.list_changed_bookmarks)
 
     def create_routes(self) -> list[BaseRoute]:
         endpoints: list[tuple[str, str, Any, str, dict[str, Any]]] = [
@@ -188,19 +177,7 @@ class BookmarkEndpoints:
 
         The id of an event is a time. A client that reconnects with the last one receives what it missed.
         """
-        owner, after = await require_owner_id(request), parse_last_event_id(request)
-        viewer = await require_stream_viewer(request, UUID(owner))
-        release_slot = reserve_stream_slot(request, viewer)
-        since = None if after is None else convert_milliseconds(after)
-        subscription = self._feed.subscribe(get_client(request), owner, since)
-
-        def close_stream() -> None:
-            self._feed.unsubscribe(subscription)
-            release_slot()
-
-        return EventStreamResponse(
-            _generate_change_frames(request, viewer, subscription), viewer.headers, close_stream
-        )
+        return await stream_changed_rows(request, self._feed, "bookmark", build_bookmarks)
 
 
 async def _load_bookmark(request: Request) -> Bookmark:
@@ -211,28 +188,3 @@ async def _load_bookmark(request: Request) -> Bookmark:
         raise NotFoundError(f"Bookmark {bookmark_id} does not exist.")
     [bookmark] = await build_bookmarks(get_client(request), [row])
     return bookmark
-
-
-def convert_milliseconds(number: int) -> datetime:
-    """Return the time of an event id. Raise `InvalidError` (422) for a number that is no time."""
-    try:
-        return datetime.fromtimestamp(number / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        raise InvalidError("The last event id is not valid.", field="after") from None
-
-
-async def _generate_change_frames(
-    request: Request, viewer: StreamViewer, subscription: ChangeSubscription
-) -> AsyncGenerator[bytes]:
-    yield CLIENT_RECONNECT_FRAME
-    yield b": connected\n\n"
-    client = get_client(request)
-    while await viewer.has_access():
-        rows = await subscription.take_rows(STREAM_PING_INTERVAL_S)
-        if not rows:
-            yield b": ping\n\n"
-        for bookmark in await build_bookmarks(client, rows):
-            number = int(bookmark.updated_at.timestamp() * 1000)
-            frames = [EventFrame("bookmark", msgspec.to_builtins(bookmark))]
-            for frame in encode_event_frames(frames, number):
-                yield frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,8 +13,8 @@ from holdfast import Artifact, Client
 from holdfast.errors import NotFoundError
 from holdfast.systems.bookmarks import queries
 from holdfast.systems.bookmarks.messages import MAX_BOOKMARK_ID
+from holdfast.systems.owned_files import create_owned_link, find_visible_files
 
-FILE_LINK_LIFETIME: Final = timedelta(hours=1)
 FILE_COLUMNS: Final = ("screenshot", "og_image", "favicon")
 
 
@@ -74,24 +74,15 @@ class ImportProgress(msgspec.Struct, kw_only=True, rename="camel"):
 
 async def build_bookmarks(client: Client, rows: Sequence[queries.Row]) -> list[Bookmark]:
     """Build bookmarks from rows, with signed links to those files that the owner of the row owns."""
-    file_ids = [row[f"{name}_file"] for row in rows for name in FILE_COLUMNS if row[f"{name}_file"]]
-    files: dict[UUID, Artifact] = {}
-    if file_ids:
-        async with client.connection() as connection:
-            files = await queries.find_files(connection, file_ids)
+    files = await find_visible_files(client, (row[f"{name}_file"] for row in rows for name in FILE_COLUMNS))
     return [await _build_bookmark(client, row, files) for row in rows]
 
 
 async def _build_bookmark(client: Client, row: queries.Row, files: dict[UUID, Artifact]) -> Bookmark:
     values: dict[str, Any] = dict(row)
     for name in FILE_COLUMNS:
-        file = files.get(values.pop(f"{name}_file") or UUID(int=0))
-        owned = file is not None and file.owner == str(row["user_id"])
-        values[name] = (
-            await client.files.create_download_link(file, FILE_LINK_LIFETIME, inline=True)
-            if file is not None and owned
-            else None
-        )
+        file_id = values.pop(f"{name}_file")
+        values[name] = await create_owned_link(client, files.get(file_id), row["user_id"])
     return Bookmark(**values)
 
 

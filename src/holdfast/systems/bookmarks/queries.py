@@ -9,22 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
-
-from holdfast import Artifact
 from holdfast.systems.bookmarks.bookmark_urls import BookmarkUrl
 from holdfast.systems.bookmarks.messages import BOOKMARK_QUEUE
 from holdfast.systems.bookmarks.processing_queries import (
     MAX_VISIBLE_MESSAGES_PER_USER,
     release_waiting_messages,
 )
+from holdfast.systems.change_feed import MAX_CHANGED_ROWS
 from holdfast.systems.tables import qualify_tables
 
 USER_LOCK_KEY: Final = 7263482  # the first key of the advisory locks that serialise the additions of one user
 # Workers make hidden messages visible. If none does, the messages appear by themselves, one after the other.
 HIDDEN_MESSAGE_INTERVAL: Final = timedelta(minutes=1)
 MAX_SEARCH_WORDS: Final = 12
-MAX_CHANGED_ROWS: Final = 500
 BOOKMARK_COLUMNS: Final = (
     "id, user_id, url, category_id, title, description, screenshot, og_image, favicon, blurhash, width,"
     " height, ocr, caption, is_image, status, screenshot_status, screenshot_error, remaining_status,"
@@ -291,20 +288,6 @@ async def prepare_retry(connection: Any, schema: str, bookmark_id: int, message_
         bookmark_id,
         message_id,
     )
-
-
-async def find_files(connection: Any, file_ids: Sequence[UUID]) -> dict[UUID, Artifact]:
-    """Return the files that are still visible, by id. The connection must act as a service."""
-    rows = await connection.fetch(
-        "select holdfast.get_artifact(f)::text as file from unnest($1::uuid[]) as f", list(file_ids)
-    )
-    files: dict[UUID, Artifact] = {}
-    for row in rows:
-        value: Any = msgspec.json.decode(row["file"]) if row["file"] is not None else None
-        if value is not None and value["status"] == "visible":
-            file = msgspec.convert(value, Artifact)
-            files[file.id] = file
-    return files
 
 
 # Imports

@@ -8,6 +8,7 @@ const ICON_PATHS = {
   check: "M4 12.5 9.5 18 20 6.5",
   clock: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18ZM12 7v5l3.5 2",
   close: "M5 5l14 14M19 5 5 19",
+  download: "M12 4v12M7 11l5 5 5-5M4 20h16",
   external: "M14 4h6v6M20 4l-9 9M18 14v6H4V6h6",
   image: "M3 5h18v14H3ZM3 16l5-5 5 5 3-3 5 5M15.5 9.5h.1",
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5Z",
@@ -15,6 +16,7 @@ const ICON_PATHS = {
   plus: "M12 4v16M4 12h16",
   retry: "M20 5v5h-5M20 10a8.5 8.5 0 1 0 .5 5",
   search: "M10.5 4a6.5 6.5 0 1 0 0 13 6.5 6.5 0 0 0 0-13ZM15.5 15.5 21 21",
+  sound: "M4 9v6h4l5 4V5L8 9ZM17 8.5a5 5 0 0 1 0 7",
   sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6 19 19M5 19l1.4-1.4"
     + "M17.6 6.4 19 5",
   trash: "M4 6h16M9 6V4h6v2M6 6l1 14h10l1-14M10 10v6M14 10v6",
@@ -137,5 +139,15 @@ function formatAge(date) {
 }
 
 export function formatBytes(size) {
-  return size < 1048576 ? `${Math.max(1, Math.round(size / 1024))} kB` : `${(size / 1048576).toFixed(1)} MB`;
+  if (size < 1048576) return `${Math.max(1, Math.round(size / 1024))} kB`;
+  return size < 1073741824 ? `${(size / 1048576).toFixed(1)} MB` : `${(size / 1073741824).toFixed(1)} GB`;
+}
+
+// Returns the host of a URL without "www.", or the URL itself if it has none.
+export function getHost(url) {
+  try {
+    return new URL(url).host.replace(/^www\./, "") || url;
+  } catch {
+    return url;
+  }
 }

@@ -1,7 +1,8 @@
 // The card of one bookmark: picture, title, texts, and the state of its steps while it is not complete.
 
 import {
-  createBadge, createButton, createElement, createExternalLink, createFileImage, createIcon, createTime, isSafeUrl,
+  createBadge, createButton, createElement, createExternalLink, createFileImage, createIcon, createTime, getHost,
+  isSafeUrl,
 } from "./shared.js";
 
 const BLURHASH_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz#$%*+,-.:;=?@[]^_{|}~";
@@ -15,15 +16,6 @@ const STEP_BADGES = {
 
 export const isUnfinished = (bookmark) => ["pending", "processing", "retrying"].includes(bookmark.status);
 export const canRetry = (bookmark) => ["failed", "retrying"].includes(bookmark.status);
-
-// Returns the host of a URL without "www.", or the URL itself if it has none.
-export function getHost(url) {
-  try {
-    return new URL(url).host.replace(/^www\./, "") || url;
-  } catch {
-    return url;
-  }
-}
 
 export const getTitle = (bookmark) => bookmark.title?.trim() || getHost(bookmark.url);
 

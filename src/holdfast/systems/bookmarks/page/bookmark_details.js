@@ -1,10 +1,10 @@
 // The dialog with everything about one bookmark. It follows the changes of the bookmark while it is open.
 
 import {
-  createBadge, createButton, createElement, createExternalLink, createFileImage, createIcon, createTime, isSafeUrl,
-  openDialog, resolvePath, sendRequest, showErrorToast,
+  createBadge, createButton, createElement, createExternalLink, createFileImage, createIcon, createTime, getHost,
+  isSafeUrl, openDialog, resolvePath, sendRequest, showErrorToast,
 } from "./shared.js";
-import { canRetry, createReasons, createStepBadges, getHost, getTitle, isUnfinished } from "./bookmark_cards.js";
+import { canRetry, createReasons, createStepBadges, getTitle, isUnfinished } from "./bookmark_cards.js";
 
 const STATUS_BADGES = {
   pending: ["Waiting", "waiting"],

@@ -1,8 +1,8 @@
 // The page of the bookmarks: add, search, follow live, open, retry, delete and import.
 
 import {
-  confirmAction, createButton, createElement, createEmptyState, createIcon, find, openStream, registerShortcuts,
-  sendRequest, showConnection, showErrorToast, showToast, startPage,
+  confirmAction, connectAddForm, connectMoreButton, createButton, createCardList, createElement, createEmptyState,
+  createIcon, find, openStream, registerShortcuts, sendRequest, showConnection, showErrorToast, showToast, startPage,
 } from "./shared.js";
 import { canRetry, getTitle, renderCard } from "./bookmark_cards.js";
 import { closeDetails, openDetails, updateDetails } from "./bookmark_details.js";
@@ -11,10 +11,15 @@ import { openImportDialog, resumeImport } from "./bookmark_imports.js";
 const ROOT = "/api/v1/bookmarks";
 const PAGE_SIZE = 60;
 const SEARCH_DELAY_MS = 250;
-const cards = new Map(); // id -> {bookmark, item}
-const deletedIds = new Set();
+const cards = createCardList({
+  element: find("#bookmarks"),
+  kind: "bookmark",
+  compare: (one, other) => other.id - one.id,
+  getVersion: (bookmark) => bookmark.version,
+  render: (element, bookmark) => renderCard(element, bookmark, actions),
+  onChange: () => showEmptyState(),
+});
 let nextBefore = null;
-let selectedId = null;
 let listRequest = null;
 let stream = null;
 
@@ -52,8 +57,7 @@ async function fetchList(before) {
 async function loadList() {
   const list = await fetchList(null);
   cards.clear();
-  find("#bookmarks").replaceChildren();
-  for (const bookmark of list.bookmarks) showBookmark(bookmark);
+  for (const bookmark of list.bookmarks) cards.show(bookmark);
   showListState(list);
 }
 
@@ -62,7 +66,7 @@ async function loadMore() {
   find("#more").dataset.loading = "true";
   try {
     const list = await fetchList(nextBefore);
-    for (const bookmark of list.bookmarks) showBookmark(bookmark);
+    for (const bookmark of list.bookmarks) cards.show(bookmark);
     showListState(list);
   } catch (error) {
     if (error.name !== "AbortError") showErrorToast(error);
@@ -77,10 +81,10 @@ async function mergeNewest() {
   const list = await sendRequest(`${ROOT}?${buildQuery({ limit: PAGE_SIZE })}`);
   const oldest = list.bookmarks.at(-1)?.id ?? 0;
   const ids = new Set(list.bookmarks.map((bookmark) => bookmark.id));
-  for (const id of [...cards.keys()]) {
-    if (!ids.has(id) && (id > oldest || list.next == null)) removeCard(id);
+  for (const id of cards.getIds()) {
+    if (!ids.has(id) && (id > oldest || list.next == null)) cards.remove(id);
   }
-  for (const bookmark of list.bookmarks) showBookmark(bookmark);
+  for (const bookmark of list.bookmarks) cards.show(bookmark);
   showTotals(list);
 }
 
@@ -109,7 +113,7 @@ function showCategories(categories, selected) {
 
 function showEmptyState() {
   const { q } = getFilters();
-  const empty = cards.size === 0;
+  const empty = cards.isEmpty();
   find("#result-note").textContent = hasFilters() && !empty && q ? `Results for “${q}”` : "";
   const state = hasFilters()
     ? createEmptyState({
@@ -128,57 +132,18 @@ function showEmptyState() {
 
 // Cards
 
-// Shows a bookmark: updates its card, or inserts a card at its place in the list (newest first).
-function showBookmark(bookmark) {
-  if (deletedIds.has(bookmark.id)) return;
-  const known = cards.get(bookmark.id);
-  if (known) {
-    if (bookmark.version < known.bookmark.version) return;
-    known.bookmark = bookmark;
-    renderCard(known.item, bookmark, actions);
-    return;
-  }
-  const select = () => { selectedId = bookmark.id; };
-  const item = createElement("li", { class: "card bookmark", tabindex: -1, onfocusin: select });
-  cards.set(bookmark.id, { bookmark, item });
-  renderCard(item, bookmark, actions);
-  const list = find("#bookmarks");
-  const last = list.lastElementChild;
-  if (!last || Number(last.dataset.id) > bookmark.id) list.append(item);
-  else list.insertBefore(item, [...list.children].find((other) => Number(other.dataset.id) < bookmark.id));
-}
-
 function showChange(bookmark) {
   const { q, category } = getFilters();
   const inCategory = !category || String(bookmark.category_id) === category;
   const inLoadedPart = nextBefore == null || bookmark.id >= nextBefore;
-  if (cards.has(bookmark.id) || (!q && inCategory && inLoadedPart)) showBookmark(bookmark);
+  if (cards.has(bookmark.id) || (!q && inCategory && inLoadedPart)) cards.show(bookmark);
   updateDetails(bookmark);
   showEmptyState();
 }
 
-function removeCard(id) {
-  const card = cards.get(id);
-  if (!card) return;
-  const neighbour = card.item.nextElementSibling || card.item.previousElementSibling;
-  const hadFocus = card.item.contains(document.activeElement) || selectedId === id;
-  card.item.remove();
-  cards.delete(id);
-  if (hadFocus && neighbour) focusCard(Number(neighbour.dataset.id));
-  showEmptyState();
-}
-
-function focusCard(id) {
-  const card = cards.get(id);
-  if (!card) return;
-  selectedId = id;
-  card.item.focus();
-  card.item.scrollIntoView({ block: "nearest" });
-}
-
 const actions = {
   open: (id) => openDetails(id, actions),
-  focus: (id) => focusCard(id),
+  focus: (id) => cards.focus(id),
 
   async retry(id) {
     try {
@@ -189,21 +154,20 @@ const actions = {
   },
 
   async remove(id) {
-    const bookmark = cards.get(id)?.bookmark;
+    const bookmark = cards.get(id);
     const title = bookmark ? getTitle(bookmark) : "This page";
     const confirmed = await confirmAction({
       title: "Delete this bookmark?",
       text: `“${title}”, its screenshot and other files are deleted for good.`,
     });
-    if (!confirmed) return focusCard(id);
+    if (!confirmed) return cards.focus(id);
     try {
       await sendRequest(`${ROOT}/${id}`, "DELETE");
     } catch (error) {
       if (error.status !== 404) return showErrorToast(error);
     }
-    deletedIds.add(id);
     closeDetails(id);
-    removeCard(id);
+    cards.markDeleted(id);
     showToast("Bookmark deleted.");
     return mergeNewest().catch(() => {});
   },
@@ -213,7 +177,7 @@ const actions = {
     try {
       const bookmark = await sendRequest(`${ROOT}/${id}`);
       picture.remove();
-      showBookmark(bookmark);
+      cards.show(bookmark);
     } catch {
       picture.remove();
     }
@@ -222,49 +186,25 @@ const actions = {
 
 // Adding
 
-// Returns the URL that the user means: without a scheme it is a page on the web.
-function completeUrl(text) {
-  const hasScheme = /^[a-z][a-z0-9+.-]*:/i.test(text) && !/^[\w.-]+:\d/.test(text);
-  return hasScheme ? text : `https://${text}`;
-}
-
-function showAddError(message) {
-  find("#add-error").textContent = message;
-  find("#add-error").hidden = !message;
-  find("#add-url").toggleAttribute("aria-invalid", Boolean(message));
-}
-
-async function addBookmark(event) {
-  event.preventDefault();
-  const text = find("#add-url").value.trim();
-  if (!text) return showAddError("Paste or type a link first.");
-  showAddError("");
-  find("#add").disabled = true;
-  try {
-    const { category } = getFilters();
-    const options = category ? { category_id: Number(category), update_access: true } : {};
-    const newestId = Math.max(0, ...cards.keys());
-    const bookmark = await sendRequest(`${ROOT}/add/data`, "POST", { url: completeUrl(text), ...options });
-    find("#add-url").value = "";
-    await showAdded(bookmark, bookmark.id <= newestId);
-  } catch (error) {
-    showAddError(error.message);
-  } finally {
-    find("#add").disabled = false;
-  }
-  return undefined;
+async function addBookmark(url) {
+  const { category } = getFilters();
+  const options = category ? { category_id: Number(category), update_access: true } : {};
+  const newestId = Math.max(0, ...cards.getIds());
+  const bookmark = await sendRequest(`${ROOT}/add/data`, "POST", { url, ...options });
+  find("#add-url").value = "";
+  await showAdded(bookmark, bookmark.id <= newestId);
 }
 
 async function showAdded(bookmark, savedBefore) {
   if (getFilters().q) await clearFilters();
-  deletedIds.delete(bookmark.id);
-  showBookmark(bookmark);
+  cards.markAdded(bookmark.id);
+  cards.show(bookmark);
   showEmptyState();
   if (savedBefore) {
     showToast("You saved this page before.");
-    focusCard(bookmark.id);
+    cards.focus(bookmark.id);
   } else {
-    cards.get(bookmark.id)?.item.scrollIntoView({ block: "nearest" });
+    cards.getElement(bookmark.id)?.scrollIntoView({ block: "nearest" });
     mergeNewest().catch(() => {});
   }
 }
@@ -300,58 +240,35 @@ async function clearFilters() {
 // Keyboard
 
 function moveSelection(step) {
-  const items = [...find("#bookmarks").children];
-  const index = items.findIndex((item) => Number(item.dataset.id) === selectedId);
-  const target = items[index < 0 ? 0 : Math.min(Math.max(index + step, 0), items.length - 1)];
-  if (target) focusCard(Number(target.dataset.id));
-  if (index + step >= items.length - 1) loadMore();
+  if (cards.moveSelection(step)) loadMore();
 }
-
-// Runs an action for the selected card. Without one the key keeps its usual meaning.
-const forSelected = (run) => () => {
-  const card = cards.get(selectedId);
-  if (!card) return false;
-  return run(selectedId, card.bookmark);
-};
 
 registerShortcuts([
   { keys: ["/"], label: "Search", run: () => find("#search").focus() },
   { keys: ["a"], label: "Add a bookmark", run: () => find("#add-url").focus() },
   { keys: ["j"], label: "Next bookmark", run: () => moveSelection(1) },
   { keys: ["k"], label: "Previous bookmark", run: () => moveSelection(-1) },
-  { keys: ["Enter"], label: "Show the bookmark", run: forSelected((id) => { actions.open(id); }) },
+  { keys: ["Enter"], label: "Show the bookmark", run: cards.forSelected((id) => { actions.open(id); }) },
   {
     keys: ["r"],
     label: "Retry missing steps",
-    run: forSelected((id, bookmark) => { if (canRetry(bookmark)) actions.retry(id); }),
+    run: cards.forSelected((id, bookmark) => { if (canRetry(bookmark)) actions.retry(id); }),
   },
-  { keys: ["x", "Delete"], label: "Delete the bookmark", run: forSelected((id) => { actions.remove(id); }) },
+  { keys: ["x", "Delete"], label: "Delete the bookmark", run: cards.forSelected((id) => { actions.remove(id); }) },
   { keys: ["i"], label: "Import bookmarks", run: () => startImport() },
 ]);
 
 find(".search-field").prepend(createIcon("search"));
-find("#add-form").addEventListener("submit", addBookmark);
-find("#add-url").addEventListener("input", () => showAddError(""));
-find("#add-url").addEventListener("paste", (event) => {
-  const text = event.clipboardData.getData("text").trim();
-  if (!text.includes("\n")) return;
-  event.preventDefault();
-  startImport(text);
-});
+connectAddForm({ add: addBookmark, addMany: startImport });
 find("#import").addEventListener("click", startImport);
 find("#search").addEventListener("input", () => {
   clearTimeout(searchTimer);
   searchTimer = setTimeout(applyFilters, SEARCH_DELAY_MS);
 });
-for (const field of [find("#search"), find("#add-url")]) {
-  field.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") field.blur();
-  });
-}
+find("#search").addEventListener("keydown", (event) => {
+  if (event.key === "Escape") find("#search").blur();
+});
 find("#category").addEventListener("change", applyFilters);
-find("#more-button").addEventListener("click", loadMore);
-new IntersectionObserver((entries) => {
-  if (entries.some((entry) => entry.isIntersecting)) loadMore();
-}, { rootMargin: "600px" }).observe(find("#more"));
+connectMoreButton(loadMore);
 
 startPage(loadPage);
