@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
 from holdfast.cli.session import CliSession, json_option, pass_session
@@ -14,6 +16,12 @@ from holdfast.errors import DatabaseUnavailableError, HoldfastError
 from holdfast.settings import Secret, Settings
 from holdfast.systems.capture.chromium_command import find_chromium
 from holdfast.systems.capture.errors import BrowserStartError
+
+# The name of a system and the function that checks it. It may need an extra, so it is imported by name.
+SYSTEM_CHECKS = (
+    ("bookmarks", "holdfast.systems.bookmarks.doctor", "check_bookmarks"),
+    ("media", "holdfast.systems.media.doctor", "check_media"),
+)
 
 
 @click.command("doctor")
@@ -56,22 +64,29 @@ async def _run_checks(settings: Settings) -> list[DoctorFinding]:
         ]
     findings = await engine_doctor.run_doctor_checks(url, settings)
     if not any(finding.check in ("database", "schema") and finding.level == "fail" for finding in findings):
-        findings += await _check_bookmarks(url, settings)
+        findings += await _check_systems(url, settings)
     return [*findings, *chromium]
 
 
-async def _check_bookmarks(url: Secret, settings: Settings) -> list[DoctorFinding]:
-    """Check the bookmark system if it is installed. Without the extra, this machine does not run it."""
+async def _check_systems(url: Secret, settings: Settings) -> list[DoctorFinding]:
+    """Check the systems that are installed in the database."""
+    findings: list[DoctorFinding] = []
+    async with Client(url.reveal(), settings=settings) as client:
+        for name, module, function in SYSTEM_CHECKS:
+            findings += await _check_system(client, name, module, function)
+    return findings
+
+
+async def _check_system(client: Client, name: str, module: str, function: str) -> list[DoctorFinding]:
     try:
-        from holdfast.systems.bookmarks.doctor import check_bookmarks  # noqa: PLC0415  (an extra)
-    except ImportError:
+        check_system = getattr(importlib.import_module(module), function)
+    except ImportError:  # without the extra of a system, this machine does not run it
         return []
     try:
-        async with Client(url.reveal(), settings=settings) as client:
-            checks = await check_bookmarks(client)
+        checks = await check_system(client)
     except HoldfastError as error:
-        return [DoctorFinding("bookmarks", "warn", f"could not run: {error.message}", error.fix)]
-    return [DoctorFinding("bookmarks", check.level, check.text, check.fix) for check in checks]
+        return [DoctorFinding(name, "warn", f"could not run: {error.message}", error.fix)]
+    return [DoctorFinding(name, check.level, check.text, check.fix) for check in checks]
 
 
 def _check_chromium(settings: Settings) -> list[DoctorFinding]:

@@ -48,6 +48,14 @@ def call_landlock(number: int, *arguments: object) -> int:
     return result
 
 
+def get_landlock_version() -> int | None:
+    """Return the version of Landlock in the kernel, or None if it has none or has switched it off."""
+    try:
+        return call_landlock(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
+    except OSError:
+        return None
+
+
 def get_file_rights(version: int) -> int:
     """Return the rights on files that this version of Landlock can forbid."""
     rights = BASIC_FILE_RIGHTS
@@ -68,9 +76,8 @@ def add_path_rule(ruleset: int, path: str, rights: int) -> None:
 
 def create_ruleset(readable: list[str], proxy_port: int | None) -> int | None:
     """Return a ruleset that allows the working folder, `readable` and the proxy. None without Landlock."""
-    try:
-        version = call_landlock(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
-    except OSError:
+    version = get_landlock_version()
+    if version is None:
         return None
     rights = get_file_rights(version)
     connections = BIND_TCP | CONNECT_TCP if version >= 4 else 0
