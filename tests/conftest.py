@@ -70,6 +70,7 @@ LONG_TEST_FILES = (
     "systems/capture/test_page_capture.py",
     "systems/media/test_broken_servers.py",
     "systems/media/test_ffmpeg.py",
+    "systems/media/test_page_in_browser.py",
     "systems/media/test_program_kills.py",
     "systems/media/test_whole_job.py",
     "systems/media/test_worker_kills.py",

@@ -161,6 +161,10 @@ class MediaHarness:
     db: Database
     http: httpx.AsyncClient
 
+    @property
+    def url(self) -> str:
+        return str(self.http.base_url).rstrip("/")
+
     def create_user(self, plan: str | None = None) -> MediaUser:
         return MediaUser(self.http, plan)
 

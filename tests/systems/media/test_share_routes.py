@@ -102,8 +102,10 @@ async def test_a_failed_share_can_be_tried_again(
     assert done["download_status"] == "completed"
 
 
-async def read_events(user: MediaUser, share_id: str) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
-    async with user.http.stream("GET", f"{SHARES_PATH}/{share_id}/events", headers=user.headers) as response:
+async def read_events(
+    user: MediaUser, path: str, **headers: str
+) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    async with user.http.stream("GET", f"{SHARES_PATH}/{path}", headers=user.headers | headers) as response:
         assert response.status_code == 200
         event = ""
         async for line in response.aiter_lines():
@@ -122,7 +124,7 @@ async def test_events_tell_bytes_total_speed_and_phase(
     share = await user.share(media_url(website))
     phases: list[str] = []
     async with media_system.run_worker():
-        async for event, body in read_events(user, share["id"]):
+        async for event, body in read_events(user, f"{share['id']}/events"):
             if event == "end":
                 break
             phases.append(body["phase"])
@@ -134,6 +136,49 @@ async def test_events_tell_bytes_total_speed_and_phase(
     assert phases[0] in ("queued", "download")
     assert "download" in phases
     assert phases[-1] == "completed"
+
+
+async def test_the_stream_has_every_change_of_the_users_own_shares(
+    media_system: MediaHarness, website: WebServer, site: MediaSite
+) -> None:
+    """Progress is a change, too. The page shows nothing else than what comes here."""
+    site.stall_after = 100_000
+    user, other = media_system.create_user(), media_system.create_user()
+    await other.share(media_url(website, "other.mp4"))
+    share = await user.share(media_url(website))
+    seen: list[dict[str, Any]] = []
+    async with media_system.run_worker():
+        async for event, body in read_events(user, "stream"):
+            assert (event, body["user_id"]) == ("share", user.id)
+            seen.append(body)
+            if body["download_status"] == "processing" and body["progress"]["bytes"] == 100_000:
+                site.resume.set()
+            if body["finished"]:
+                break
+    assert {body["id"] for body in seen} == {share["id"]}
+    times = [body["updated_at"] for body in seen]
+    assert times == sorted(times)
+    assert any(0 < body["progress"]["bytes"] < len(site.content) for body in seen)
+    assert seen[-1]["download_status"] == "completed"
+    assert await media_system.fetchval("select count(*) from share_progress where user_id = $1", user.id) == 0
+
+
+async def test_a_stream_that_reconnects_gets_what_it_missed(
+    media_system: MediaHarness, website: WebServer
+) -> None:
+    user = media_system.create_user()
+    share = await user.share(media_url(website))
+    await media_system.fetch("update shares set updated_at = now()")
+    await media_system.fetch("select pg_sleep(0.1)")
+    minute_ago = await media_system.fetchval(
+        "select (extract(epoch from now() - interval '1 minute') * 1000)::bigint"
+    )
+    async for _, body in read_events(user, "stream", **{"Last-Event-ID": str(minute_ago)}):
+        assert body["id"] == share["id"]
+        break
+    response = await user.get(f"{SHARES_PATH}/stream", headers={"Last-Event-ID": "9" * 18})
+    assert response.status_code == 422
+    assert (await media_system.http.get(f"{SHARES_PATH}/stream")).status_code == 401
 
 
 class TestSynchronousDownloads:

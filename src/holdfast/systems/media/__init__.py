@@ -20,6 +20,7 @@ from holdfast.systems.media.media_tasks import DOWNLOAD_QUEUE, media_download
 from holdfast.systems.media.processing_tasks import media_process, media_transcribe
 from holdfast.systems.media.share_endpoints import ShareEndpoints
 from holdfast.systems.media.worker_state import media_lifespan
+from holdfast.systems.page_routes import create_page_routes
 from holdfast.systems.tables import is_script_installed, run_install_script
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "tasks",
 ]
 
+JOB_TYPE = "media_share"  # of the jobs that tables.sql submits
 MAX_RUNNING_DOWNLOADS, MAX_RUNNING_DOWNLOADS_PER_HOST = 100, 8
 PACKAGE_FOLDER = Path(__file__).parent
 TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables.sql", "table shares"
@@ -44,8 +46,17 @@ job_types: tuple[JobType[Any], ...] = ()
 
 
 def create_media_routes() -> list[BaseRoute]:
-    """Create the routes of the media API."""
-    return ShareEndpoints().create_routes()
+    """Create the routes of the media API and of the page at `/media`."""
+    return [
+        *ShareEndpoints().create_routes(),
+        *create_page_routes(
+            "/media",
+            PACKAGE_FOLDER / "page",
+            "Media",
+            summary="Download videos and sound from links, play them and read what is said.",
+            job_titles={JOB_TYPE: "Media download"},
+        ),
+    ]
 
 
 def mount() -> AppArguments:

@@ -36,6 +36,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
     info: MediaInfo
     has_audio: bool
+    poster_id: UUID | None = None
 
 
 @task(
@@ -75,20 +76,25 @@ async def _process_file(
         await queries.set_media_info(
             connection, state.schema, share["id"], job_id, info, duration_s=info.duration_s
         )
-    await _save_pictures(ctx, path, info, folder)
+    poster = await _save_pictures(ctx, path, info, folder)
     audio = await ffmpeg.extract_audio(path, info, folder)
     if audio is not None:
         await ctx.save(AUDIO_NAME, audio, "audio/mp4", kind="audio")
     if info.has_video and info.duration_s and not info.web_playable:
         web = await ffmpeg.transcode_for_web(path, info, folder, on_progress=progress.update)
         await ctx.save("web.mp4", web, "video/mp4", kind="web")
-    return ProcessResult(info=info, has_audio=audio is not None)
+    return ProcessResult(
+        info=info, has_audio=audio is not None, poster_id=poster.id if poster is not None else None
+    )
 
 
-async def _save_pictures(ctx: Ctx[MediaWorkerState], path: Path, info: MediaInfo, folder: Path) -> None:
-    poster = await ffmpeg.make_poster(path, info, folder)
-    if poster is not None:
-        await ctx.save("poster.jpg", poster, "image/jpeg", kind="poster")
+async def _save_pictures(
+    ctx: Ctx[MediaWorkerState], path: Path, info: MediaInfo, folder: Path
+) -> Artifact | None:
+    """Save the poster and the strip of thumbnails. Return the poster, if there is one."""
+    picture, poster = await ffmpeg.make_poster(path, info, folder), None
+    if picture is not None:
+        poster = await ctx.save("poster.jpg", picture, "image/jpeg", kind="poster")
     strip = await ffmpeg.make_thumbnail_strip(path, info, folder)
     if strip is not None:
         meta: dict[str, Any] = {
@@ -98,6 +104,7 @@ async def _save_pictures(ctx: Ctx[MediaWorkerState], path: Path, info: MediaInfo
             "height": strip.height,
         }
         await ctx.save("thumbnails.jpg", strip.path, "image/jpeg", kind="strip", meta=meta)
+    return poster
 
 
 @task(
@@ -185,6 +192,10 @@ async def _complete_work(
             connection, ctx.state.schema, share_id, UUID(ctx.job_id), work, status
         ):
             raise Cancel(SHARE_GONE_REASON)
+        if result is not None and result.poster_id is not None:
+            await queries.set_poster(
+                connection, ctx.state.schema, share_id, UUID(ctx.job_id), result.poster_id
+            )
         await ctx.complete(connection, result)
 
 

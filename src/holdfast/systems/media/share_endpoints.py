@@ -22,23 +22,23 @@ from holdfast.errors import (
     TooManyRequestsError,
 )
 from holdfast.server import (
-    EventFrame,
-    EventStreamResponse,
-    StreamViewer,
     api_operation,
-    encode_event_frames,
     get_client,
     get_settings,
     identify_caller,
     json_response,
     parse_body,
     parse_query,
-    require_stream_viewer,
-    reserve_stream_slot,
     transaction_as_caller,
 )
+from holdfast.systems.change_feed import ChangeFeed
+from holdfast.systems.change_stream import STREAM_PING_INTERVAL_S, stream_changed_rows
 from holdfast.systems.media import share_queries as queries
-from holdfast.systems.media.share_feed import ShareFeed, ShareWatch
+from holdfast.systems.media.share_feed import ShareFeed
+from holdfast.systems.media.share_streams import (
+    ShareSubscription,
+    stream_share_progress,
+)
 from holdfast.systems.media.share_urls import (
     ShareUrl,
     check_share_address,
@@ -46,20 +46,19 @@ from holdfast.systems.media.share_urls import (
     parse_share_url,
 )
 from holdfast.systems.media.share_views import (
-    FILE_LINK_LIFETIME,
     Share,
     ShareList,
     build_share,
     build_share_with_files,
+    build_shares,
     list_share_files,
     parse_share_id,
 )
 from holdfast.systems.media.worker_state import create_download_policy
+from holdfast.systems.owned_files import FILE_LINK_LIFETIME
 from holdfast.systems.request_context import find_owned_file, get_systems_schema, require_owner_id
 
 SHARES_API_PATH: Final = "/api/v1/shares"
-STREAM_PING_INTERVAL_S: Final = 15.0
-CLIENT_RECONNECT_FRAME: Final = b"retry: 2000\n\n"  # milliseconds
 MAX_LIST_LIMIT: Final = 200
 SECONDS_PER_HOUR: Final = 3600
 DOWNLOAD_STATUSES: Final = ("pending", "processing", "retry", "completed", "failed")
@@ -100,6 +99,7 @@ class ShareEndpoints:
 
     def __init__(self) -> None:
         self._feed = ShareFeed()
+        self._changes = ChangeFeed(queries.list_changed_shares)
 
     def create_routes(self) -> list[BaseRoute]:
         endpoints: list[tuple[str, str, Any, str, dict[str, Any]]] = [
@@ -113,6 +113,10 @@ class ShareEndpoints:
                 self.list_shares,
                 "List your shares",
                 {"query": ShareListQuery, "response": ShareList},
+            ),
+            (
+                *("GET", "/stream", self.stream_shares, "Stream the changes of your shares"),
+                {"media_type": "text/event-stream"},
             ),
             ("GET", "/{id}", self.get_share, "Get a share with its files", {"response": Share}),
             (
@@ -167,7 +171,7 @@ class ShareEndpoints:
         """
 
         async def generate() -> AsyncGenerator[bytes]:
-            with contextlib.closing(_FeedSubscription(self._feed, client, share_id)) as subscription:
+            with contextlib.closing(ShareSubscription(self._feed, client, share_id)) as subscription:
                 while True:
                     row, gone = await subscription.watch.take_row(STREAM_PING_INTERVAL_S)
                     if gone:
@@ -195,7 +199,7 @@ class ShareEndpoints:
         has_more, rows = len(rows) > query.limit, rows[: query.limit]
         return json_response(
             ShareList(
-                shares=[build_share(row) for row in rows],
+                shares=await build_shares(get_client(request), rows),
                 next=rows[-1]["id"] if has_more else None,
                 used_bytes=usage.bytes,
                 max_bytes=get_settings(request).media_user_bytes,
@@ -206,19 +210,16 @@ class ShareEndpoints:
         row = await _load_share(request)
         return json_response(await build_share_with_files(get_client(request), row))
 
+    async def stream_shares(self, request: Request) -> Response:
+        """Stream each changed share as an event `share`, until the client disconnects.
+
+        The id of an event is a time. A client that reconnects with the last one receives what it missed.
+        """
+        return await stream_changed_rows(request, self._changes, "share", build_shares)
+
     async def stream_share(self, request: Request) -> Response:
         """Stream `progress` events with status and bytes, then `end`, when nothing changes any more."""
-        row = await _load_share(request)
-        viewer = await require_stream_viewer(request, row["user_id"])
-        release_slot = reserve_stream_slot(request, viewer)
-        subscription = _FeedSubscription(self._feed, get_client(request), row["id"])
-
-        def close_stream() -> None:
-            subscription.close()
-            release_slot()
-
-        frames = _generate_frames(get_client(request), viewer, subscription.watch)
-        return EventStreamResponse(frames, viewer.headers, close_stream)
+        return await stream_share_progress(request, self._feed, await _load_share(request))
 
     async def delete_share(self, request: Request) -> Response:
         owner, share_id = await require_owner_id(request), parse_share_id(request.path_params["id"])
@@ -274,17 +275,6 @@ class ShareEndpoints:
         return RedirectResponse(url, 302)
 
 
-class _FeedSubscription:
-    """A watcher of a share that can be closed more than once."""
-
-    def __init__(self, feed: ShareFeed, client: Client, share_id: UUID) -> None:
-        self._feed = feed
-        self.watch = feed.watch(client, share_id)
-
-    def close(self) -> None:
-        self._feed.unwatch(self.watch)
-
-
 def _check_options(body: AddShareRequest) -> dict[str, Any]:
     language = body.language
     if language is not None and not (2 <= len(language) <= 3 and language.isascii() and language.isalpha()):
@@ -328,39 +318,3 @@ async def _load_share(request: Request, share_id: UUID | None = None) -> queries
     if row is None:
         raise NotFoundError(f"Share {share_id} does not exist.")
     return row
-
-
-async def _generate_frames(client: Client, viewer: StreamViewer, watch: ShareWatch) -> AsyncGenerator[bytes]:
-    yield CLIENT_RECONNECT_FRAME
-    number = 0
-    while await viewer.has_access():
-        row, gone = await watch.take_row(STREAM_PING_INTERVAL_S)
-        frames: list[EventFrame] = []
-        if gone:
-            frames = [EventFrame("deleted", {"id": str(watch.share_id)})]
-        elif row is None:
-            yield b": ping\n\n"
-            continue
-        else:
-            frames = [EventFrame("progress", _build_event_body(row))]
-            if queries.is_share_finished(row):
-                share = await build_share_with_files(client, row)
-                frames.append(EventFrame("end", msgspec.to_builtins(share)))
-        for frame in encode_event_frames(frames, number):
-            yield frame
-        number += len(frames)
-        if frames[-1].event != "progress":
-            return
-
-
-def _build_event_body(row: queries.Row) -> dict[str, Any]:
-    share = build_share(row)
-    body: dict[str, Any] = msgspec.to_builtins(share.progress)
-    return {
-        "id": str(share.id),
-        "status": share.download_status,
-        "error": share.download_error,
-        "processingStatus": share.processing_status,
-        "transcriptStatus": share.transcript_status,
-        **body,
-    }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
 
+from holdfast.systems.change_feed import MAX_CHANGED_ROWS
 from holdfast.systems.media.share_urls import ShareUrl
 from holdfast.systems.tables import qualify_tables
 
@@ -23,7 +24,8 @@ _SELECT_SHARES: Final = (
     " s.download_status, s.download_attempts, s.download_error, s.download_started_at,"
     " s.download_completed_at, s.created_at, s.premium, s.options::text as options, s.run_after, s.job_id,"
     " s.download_task_id, s.file_id, s.processing_status, s.processing_error, s.transcript_status,"
-    " s.transcript_error, s.media_info::text as media_info, s.updated_at, p.phase, p.bytes, p.total, p.speed,"
+    " s.transcript_error, s.media_info::text as media_info, s.poster_id,"
+    " greatest(s.updated_at, p.updated_at) as updated_at, p.phase, p.bytes, p.total, p.speed,"
     " p.percent from {}.shares s left join {}.share_progress p on p.share_id = s.id"
 )
 _JSON_COLUMNS: Final = ("platform_data", "options", "media_info")
@@ -74,6 +76,20 @@ async def list_shares_by_id(connection: Any, schema: str, share_ids: Iterable[UU
     return [
         _decode_row(row) for row in await connection.fetch(qualify_tables(query, schema), list(share_ids))
     ]
+
+
+async def list_changed_shares(
+    connection: Any, schema: str, owners: Iterable[str], since: datetime
+) -> list[Row]:
+    """List the shares of these users that changed since a time, or whose progress did, oldest first."""
+    conditions = (
+        " where s.id in (select c.id from {}.shares c where c.user_id = any ($1) and c.updated_at > $2"
+        " union select g.share_id from {}.share_progress g where g.user_id = any ($1) and g.updated_at > $2)"
+        " order by greatest(s.updated_at, p.updated_at) limit $3"
+    )
+    query = qualify_tables(_SELECT_SHARES + conditions, schema)
+    rows = await connection.fetch(query, [UUID(owner) for owner in owners], since, MAX_CHANGED_ROWS)
+    return [_decode_row(row) | {"version": row["updated_at"]} for row in rows]
 
 
 def _decode_row(row: Mapping[str, Any]) -> Row:
@@ -266,6 +282,12 @@ async def set_media_info(
     await connection.execute(
         qualify_tables(query, schema), share_id, job_id, msgspec.json.encode(info).decode(), duration_s
     )
+
+
+async def set_poster(connection: Any, schema: str, share_id: UUID, job_id: UUID, poster_id: UUID) -> None:
+    """Store which file lists show as the picture of a share."""
+    query = "update {}.shares set poster_id = $3 where id = $1 and job_id = $2"
+    await connection.execute(qualify_tables(query, schema), share_id, job_id, poster_id)
 
 
 async def put_progress(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -12,8 +12,7 @@ import msgspec
 from holdfast import Artifact, Client
 from holdfast.errors import NotFoundError
 from holdfast.systems.media import share_queries as queries
-
-FILE_LINK_LIFETIME: Final = timedelta(hours=1)
+from holdfast.systems.owned_files import FILE_LINK_LIFETIME, create_owned_link, find_visible_files
 
 
 class ShareFile(msgspec.Struct, kw_only=True):
@@ -46,6 +45,7 @@ class Share(msgspec.Struct, kw_only=True):
     """A shared link. `download_status` is pending, processing, retry, completed or failed.
 
     `processing_status` and `transcript_status` are waiting, processing, completed, failed or skipped.
+    `poster` is a link to a picture of the video that works for an hour. `updated_at` grows with each change.
     """
 
     id: UUID
@@ -66,8 +66,10 @@ class Share(msgspec.Struct, kw_only=True):
     transcript_status: str
     transcript_error: str | None
     media_info: dict[str, Any] | None
+    updated_at: datetime
     finished: bool
     progress: ShareProgressView
+    poster: str | None = None
     files: list[ShareFile] | None = None
 
 
@@ -80,14 +82,17 @@ class ShareList(msgspec.Struct, kw_only=True):
     max_bytes: int
 
 
-def build_share(row: queries.Row, files: Sequence[ShareFile] | None = None) -> Share:
+def build_share(
+    row: queries.Row, *, poster: str | None = None, files: Sequence[ShareFile] | None = None
+) -> Share:
     """Build a share from its row."""
-    names = set(Share.__struct_fields__) - {"retry_at", "finished", "progress", "files"}
+    names = set(Share.__struct_fields__) - {"retry_at", "finished", "progress", "poster", "files"}
     return Share(
         **{name: row[name] for name in names},
         retry_at=row["run_after"] if row["download_status"] == "retry" else None,
         finished=queries.is_share_finished(row),
         progress=build_progress(row),
+        poster=poster,
         files=None if files is None else list(files),
     )
 
@@ -119,9 +124,20 @@ def build_progress(row: queries.Row) -> ShareProgressView:
     )
 
 
+async def build_shares(client: Client, rows: Sequence[queries.Row]) -> list[Share]:
+    """Build shares with links to their posters."""
+    files = await find_visible_files(client, (row["poster_id"] for row in rows))
+    return [
+        build_share(row, poster=await create_owned_link(client, files.get(row["poster_id"]), row["user_id"]))
+        for row in rows
+    ]
+
+
 async def build_share_with_files(client: Client, row: queries.Row) -> Share:
     """Build a share with links to its files."""
-    return build_share(row, await list_share_files(client, row))
+    files = await list_share_files(client, row)
+    poster = next((file.url for file in files if file.id == row["poster_id"]), None)
+    return build_share(row, poster=poster, files=files)
 
 
 async def list_share_files(client: Client, row: queries.Row) -> list[ShareFile]:

@@ -43,6 +43,7 @@ end $$;
 --   slot_taken_at    when a download was started; it counts as running until the attempt has ended
 --   job_id, download_task_id   the job of the last start
 --   file_id          the downloaded file; the files that are made of it belong to the same job
+--   poster_id        the picture that lists show
 do $$
 begin
   if not exists (select from pg_catalog.pg_attribute a where a.attrelid = '{}.shares'::regclass
@@ -65,6 +66,7 @@ begin
     add column if not exists job_id uuid,
     add column if not exists download_task_id uuid,
     add column if not exists file_id uuid,
+    add column if not exists poster_id uuid,
     add column if not exists processing_error text,
     add column if not exists transcript_error text,
     add column if not exists media_info jsonb,
@@ -80,11 +82,13 @@ create index if not exists shares_started on {}.shares (slot_taken_at) where slo
 create index if not exists shares_unfinished on {}.shares (job_id) where download_status = 'completed'
   and (processing_status in ('waiting', 'processing') or transcript_status in ('waiting', 'processing'));
 create index if not exists shares_user on {}.shares (user_id, created_at desc, id);
+create index if not exists shares_user_updated on {}.shares (user_id, updated_at);
 create index if not exists shares_user_url on {}.shares (user_id, url_key);
 create index if not exists shares_created on {}.shares (created_at);
 create index if not exists shares_completed on {}.shares (download_completed_at) where download_status = 'completed';
 
--- How far a running download is. It changes twice a second and may be lost, so it is not in the table of the shares.
+-- How far a running job is. It changes twice a second and may be lost, so it is not in the table of the shares. The row of
+-- a job that has ended well is deleted, so that looking for changes reads few rows.
 create unlogged table if not exists {}.share_progress (
   share_id uuid primary key references {}.shares on delete cascade,
   user_id uuid not null,
@@ -126,6 +130,7 @@ begin
   new.url_host := left(lower(substring(v_source from '^[A-Za-z]+://(?:[^/?#@]*@)?(\[[^]]*\]|[^/?#:]+)')), 200);
   if tg_op = 'INSERT' then
     new.job_id := null; new.download_task_id := null; new.slot_taken_at := null; new.file_id := null;
+    new.poster_id := null;
     return new;
   end if;
   if new.download_status is distinct from old.download_status and (new.download_status = 'pending'
@@ -134,7 +139,11 @@ begin
     new.download_error := null; new.download_started_at := null; new.download_completed_at := null;
     new.run_after := null; new.slot_taken_at := null; new.job_id := null; new.download_task_id := null;
     new.file_id := null; new.media_url := null; new.processing_status := 'waiting'; new.processing_error := null;
-    new.transcript_status := 'waiting'; new.transcript_error := null; new.media_info := null;
+    new.transcript_status := 'waiting'; new.transcript_error := null; new.media_info := null; new.poster_id := null;
+    delete from {}.share_progress p where p.share_id = new.id;
+  elsif new.download_status = 'completed' and new.processing_status not in ('waiting', 'processing')
+    and new.transcript_status not in ('waiting', 'processing') then
+    delete from {}.share_progress p where p.share_id = new.id;
   end if;
   return new;
 end $$;
