@@ -69,9 +69,9 @@ reference: setup-dev  ## write the reference pages of the docs from the code
 lock: setup-dev  ## pin the requirements again
 	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	  -o requirements/uv.txt requirements/uv.in
-	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks \
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks --extra clips \
 	  -o requirements/run.txt pyproject.toml requirements/build.in
-	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks \
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks --extra clips \
 	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
 
 screenshots: setup-dev  ## write screenshots of every dashboard page to screenshots/

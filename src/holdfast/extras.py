@@ -33,6 +33,7 @@ EXTRA_BY_MODULE = {
     "yt_dlp": "media",
     "imageio_ffmpeg": "media",
     "pocketsphinx": "media",
+    "wordllama": "embeddings",
     "opentelemetry": "telemetry",
     "sentry_sdk": "telemetry",
     "pytest": "testing",

@@ -208,6 +208,24 @@ class Settings(CoreSettings):
     transcription_timeout: timedelta = define_setting(
         timedelta(minutes=5), "Set the maximum duration of a request to `transcription_url` (default: 5m)"
     )
+    scraping_url: str | None = define_setting(
+        None, "Set the URL of a scraping API (ScrapeCreators) for clips (default: yt-dlp on the worker)"
+    )
+    scraping_key: Secret | None = define_setting(None, "Set the API key for `scraping_url` (default: none)")
+    scraping_model: str = define_setting(
+        "scrapecreators", "Set the name of `scraping_url` in `provider_prices` (default: scrapecreators)"
+    )
+    scraping_timeout: timedelta = define_setting(
+        timedelta(minutes=1), "Set the maximum duration of a request to `scraping_url` (default: 1m)"
+    )
+    clips_sources: str = define_setting(
+        "scraping,captions,speech",
+        "Set where transcripts of clips come from, in this order: scraping, captions, speech "
+        "(default: scraping,captions,speech)",
+    )
+    clips_ingest_secret: Secret | None = define_setting(
+        None, "Set the secret that database webhooks send to /api/v1/clips/ingest (default: none)"
+    )
     provider_prices: str = define_setting(
         "", "Set the prices of models as JSON, for the cost of provider calls (default: no prices)"
     )

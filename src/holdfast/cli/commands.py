@@ -35,6 +35,7 @@ COMMANDS_BY_HEADING: dict[str, tuple[CommandEntry, ...]] = {
         _build_command("worker", "Run the tasks and consumers of an application."),
         _build_command("api", "Serve the HTTP API and the dashboard."),
         _build_command("migrate", "Install or upgrade the database schema."),
+        _build_command("install", "Install the tables of a bundled application (system)."),
         _build_command("doctor", "Check the configuration, the database and the file storage."),
         _build_command("db", "Manage the embedded PostgreSQL server."),
         _build_command("key", "Manage service keys for the HTTP API."),

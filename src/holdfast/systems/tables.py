@@ -36,18 +36,24 @@ async def run_install_script(connection: Any, script: Path, schema: str, relatio
     A folder is run as one script: its SQL files in the order of their names. `relation` is a table or view of
     the script ("table documents"). Its comment records which version of the script was run.
     """
-    text = qualify_tables(await asyncio.to_thread(_read_script, script), schema)
-    kind, _, name = relation.partition(" ")
+    text = await asyncio.to_thread(build_install_script, script, schema, relation)
     async with connection.transaction():
-        # Without the lock, two installers at once would both see that a table is missing.
-        await connection.execute(
-            "select pg_catalog.pg_advisory_xact_lock($1, $2)", *INSTALL_ADVISORY_LOCK_KEYS
-        )
-        if schema != "public":
-            await connection.execute(f"create schema if not exists {quote_schema_name(schema)}")
         await connection.execute(text)
-        comment = _format_version_comment(text)
-        await connection.execute(f"comment on {kind} {quote_schema_name(schema)}.{name} is '{comment}'")
+
+
+def build_install_script(script: Path, schema: str, relation: str) -> str:
+    """Return the SQL that `run_install_script` runs, for an SQL editor. It needs one transaction."""
+    text = qualify_tables(_read_script(script), schema)
+    kind, _, name = relation.partition(" ")
+    lock_keys = ", ".join(str(key) for key in INSTALL_ADVISORY_LOCK_KEYS)
+    statements = [
+        # Without the lock, two installers at once would both see that a table is missing.
+        f"select pg_catalog.pg_advisory_xact_lock({lock_keys});",
+        f"create schema if not exists {quote_schema_name(schema)};" if schema != "public" else "",
+        text,
+        f"comment on {kind} {quote_schema_name(schema)}.{name} is '{_format_version_comment(text)}';\n",
+    ]
+    return "\n".join(statement for statement in statements if statement)
 
 
 async def is_script_installed(connection: Any, script: Path, schema: str, relation: str) -> bool:

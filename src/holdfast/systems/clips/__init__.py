@@ -1,0 +1,68 @@
+"""Clip system: an inserted URL of a video becomes a clip with transcript, summary, tags and search.
+
+    app = create_app(settings, **clips.mount())      # or: holdfast api --system clips
+    holdfast worker holdfast.systems.clips
+
+`install` creates the table `clipnest_videos`, or adds to one that exists, the queues `scrape_jobs` and
+`enrich_jobs`, and the functions that Supabase clients call. See docs/guide/clips.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from holdfast import JobType
+from holdfast.systems import AppArguments
+from holdfast.systems.clips.clip_endpoints import ClipEndpoints
+from holdfast.systems.clips.ingest_endpoint import create_ingest_routes
+from holdfast.systems.clips.messages import ENRICH_QUEUE, SCRAPE_QUEUE
+from holdfast.systems.tables import build_install_script, is_script_installed, run_install_script
+
+__all__ = [
+    "ENRICH_QUEUE",
+    "SCRAPE_QUEUE",
+    "build_install_sql",
+    "create_clip_routes",
+    "install",
+    "install_if_needed",
+    "job_types",
+    "mount",
+    "tasks",
+]
+
+PACKAGE_FOLDER = Path(__file__).parent
+TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables", "table clipnest_videos"
+tasks = ()
+job_types: tuple[JobType[Any], ...] = ()
+
+
+def create_clip_routes() -> list[BaseRoute]:
+    """Create the routes of the clip API."""
+    return [*create_ingest_routes(), *ClipEndpoints().create_routes()]
+
+
+def mount() -> AppArguments:
+    """Return the routes, tasks and job types of the clip system as keyword arguments of `create_app`.
+
+    Example: `create_app(settings, **clips.mount())`.
+    """
+    return {"routes": create_clip_routes(), "tasks": tasks, "job_types": job_types}
+
+
+async def install_if_needed(connection: Any, schema: str = "public") -> None:
+    """Install the clip system, unless its current version is already installed in the schema."""
+    if not await is_script_installed(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION):
+        await install(connection, schema)
+
+
+async def install(connection: Any, schema: str = "public") -> None:
+    """Create the table, the queues and the functions. Keep existing rows, queues and changed limits."""
+    await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
+
+
+def build_install_sql(schema: str = "public") -> str:
+    """Return the SQL of `install`, for an SQL editor. Run it in one transaction."""
+    return build_install_script(TABLES_SCRIPT, schema, VERSIONED_RELATION)
