@@ -205,6 +205,12 @@ begin
 end $$;
 revoke all on function {}.export_worker_name(uuid), {}.check_export_job(), {}.check_exported_file(),
   {}.delete_exported_file(), {}.record_export_end(), {}.documents_next_version() from public;
+-- New partitions of the history get the trigger, and whoever creates them must be allowed to call its function.
+do $$
+begin
+  execute format('grant execute on function {}.record_export_end() to %I', (select pg_catalog.pg_get_userbyid(c.relowner)
+    from pg_catalog.pg_class c where c.oid = 'holdfast.history'::regclass));
+end $$;
 
 -- All exports with the status of their jobs. On PostgreSQL 14, which has no views that run with the rights of their
 -- reader, only services may read this view.
