@@ -59,6 +59,10 @@ async def test_demo_runs_its_jobs_and_stops_all_processes(url: Secret, tmp_path:
         assert "3 of 3 complete" in out
         assert (tmp_path / "demo" / "harbour-screenshot.webp").read_bytes()[8:12] == b"WEBP"
         assert (tmp_path / "demo" / "ropes-favicon.png").read_bytes().startswith(b"\x89PNG")
+    assert "media are left out" not in out
+    assert "s of film, with poster and transcript" in out
+    assert (tmp_path / "demo" / "harbour-film-poster.jpg").read_bytes().startswith(b"\xff\xd8")
+    assert "-->" in (tmp_path / "demo" / "harbour-film-transcript.srt").read_text()
     assert url.reveal() not in out
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 PROCESS_CHECK_INTERVAL_S = 0.5
 VALID_DEMO_MESSAGE_COUNT = 30
 DEMO_SYSTEMS_MODULE = "holdfast.devtools.demo_systems"
-BOOKMARKS_WORKER_MODULE = "holdfast.systems.bookmarks"
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class DemoRun:
     folder: Path
     processes: list[ManagedProcess]
     token: str
-    site: socket.socket | None  # of the pages for bookmarks; None if this machine cannot capture pages
+    sites: dict[str, socket.socket]  # local websites by system; without what this machine cannot run
 
 
 @click.command("demo")
@@ -76,11 +75,10 @@ def demo_command(session: CliSession, keep_running: bool) -> int:
         port = choose_free_port(settings.api_port)
         environment, token = demo_systems.create_demo_credentials(settings)
         environment |= session.settings_as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
-        site = _open_bookmark_site(settings, output)
-        if site is not None:
-            environment |= _import_demo_bookmarks().allow_site(settings, site)
-        processes = _build_demo_processes(folder, port, environment, with_bookmarks=site is not None)
-        run = DemoRun(settings, url, output, folder, processes, token, site)
+        sites = _open_sites(settings, output)
+        environment |= _allow_sites(settings, sites)
+        processes = _build_demo_processes(folder, port, environment, list(sites))
+        run = DemoRun(settings, url, output, folder, processes, token, sites)
         return session.run_async(_run_demo(run, port, keep_running=keep_running))
     finally:
         if server:
@@ -93,6 +91,12 @@ def _import_demo_bookmarks() -> ModuleType:
     return demo_bookmarks
 
 
+def _import_demo_media() -> ModuleType:
+    with require_extra("holdfast demo", "dev"):
+        from holdfast.devtools import demo_media  # noqa: PLC0415
+    return demo_media
+
+
 def _import_demo_systems() -> ModuleType:
     check_server_extra("holdfast demo", "dev")
     with require_extra("holdfast demo", "dev"):
@@ -100,25 +104,40 @@ def _import_demo_systems() -> ModuleType:
     return demo_systems
 
 
-def _open_bookmark_site(settings: Settings, output: CliOutput) -> socket.socket | None:
-    missing = _import_demo_bookmarks().find_missing_part(settings)
-    if missing is not None:
-        output.print_line(f"  bookmarks are left out: {missing}")
-        return None
-    return socket.create_server(("127.0.0.1", 0))
+def _open_sites(settings: Settings, output: CliOutput) -> dict[str, socket.socket]:
+    """Open a socket for the local website of each system that this machine can run."""
+    missing_parts = {
+        "bookmarks": _import_demo_bookmarks().find_missing_part(settings),
+        "media": _import_demo_media().find_missing_part(),
+    }
+    for name, missing in missing_parts.items():
+        if missing is not None:
+            output.print_line(f"  {name} are left out: {missing}")
+    return {
+        name: socket.create_server(("127.0.0.1", 0))
+        for name, missing in missing_parts.items()
+        if missing is None
+    }
+
+
+def _allow_sites(settings: Settings, sites: dict[str, socket.socket]) -> dict[str, str]:
+    """Return the environment variable with which workers may reach the local websites."""
+    addresses = [f"127.0.0.1:{site.getsockname()[1]}" for site in sites.values()]
+    entries = [entry for entry in (settings.egress_allow, *addresses) if entry]
+    return {"HOLDFAST_EGRESS_ALLOW": ",".join(entries)} if entries else {}
 
 
 def _build_demo_processes(
-    folder: Path, port: int, environment: dict[str, str], *, with_bookmarks: bool
+    folder: Path, port: int, environment: dict[str, str], systems: list[str]
 ) -> list[ManagedProcess]:
     commands = {
         "API": ["api", "--port", str(port), "--system", "exports", "--system", "reports"],
         "worker": ["worker", sample_tasks.__name__],
         "systems": ["worker", DEMO_SYSTEMS_MODULE],
     }
-    if with_bookmarks:
-        commands["API"] += ["--system", "bookmarks"]
-        commands["bookmarks"] = ["worker", BOOKMARKS_WORKER_MODULE]
+    for name in systems:
+        commands["API"] += ["--system", name]
+        commands[name] = ["worker", f"holdfast.systems.{name}"]
     return [
         ManagedProcess(name, arguments, folder / f"{name.lower()}.log", environment=environment)
         for name, arguments in commands.items()
@@ -130,11 +149,15 @@ async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
     run.output.print_line(f"  schema    version {applied.version}")
     interrupted = create_interrupt_event()
     async with AsyncExitStack() as stack:
-        if run.site is not None:
+        client = await stack.enter_async_context(Client(run.url.reveal(), settings=run.settings))
+        if "bookmarks" in run.sites:
             demo_bookmarks = _import_demo_bookmarks()
-            await stack.enter_async_context(demo_bookmarks.serve_site(run.site))
-            client = await stack.enter_async_context(Client(run.url.reveal(), settings=run.settings))
+            await stack.enter_async_context(demo_bookmarks.serve_site(run.sites["bookmarks"]))
             await demo_bookmarks.install_bookmarks(client)
+        if "media" in run.sites:
+            demo_media = _import_demo_media()
+            await stack.enter_async_context(demo_media.serve_film(run.sites["media"]))
+            await demo_media.install_media(client)
         return await _run_processes(run, port, interrupted, keep_running=keep_running)
 
 
@@ -146,7 +169,7 @@ async def _run_processes(run: DemoRun, port: int, interrupted: asyncio.Event, *,
         run.output.print_line(f"  worker    {sample_tasks.__name__}  (log: {run.folder / 'worker.log'})")
         exit_code = await _run_until_interrupted(interrupted, _run_sample_jobs(run))
         if keep_running and exit_code is not None:
-            for page in ("exports", "reports"):
+            for page in ("exports", "reports", *run.sites):
                 run.output.print_line(f"  {page:<17} http://127.0.0.1:{port}/{page}#token={run.token}")
             run.output.print_line("Running until Ctrl-C; the processes restart when a Python file changes.")
             await _run_until_interrupted(interrupted, _restart_on_file_change(run))
@@ -190,7 +213,7 @@ async def _run_sample_jobs(run: DemoRun) -> int:
         }
         results = await _follow_demo_parts(run, handles, client)
         files = await demo_systems.copy_result_files(client, handles, run.folder)
-        bookmark_lines = await _describe_bookmarks(run, client) if run.site is not None else []
+        bookmark_lines = await _describe_bookmarks(run, client) if "bookmarks" in run.sites else []
     for name, result in results.items():
         run.output.print_line(f"  {name:<17} {result.text}")
     for path in (picture, *files):
@@ -214,8 +237,10 @@ async def _follow_demo_parts(
     with Progress(*columns, console=run.output.console) as bars:
         parts = {name: _follow_demo_job(bars, name, handle) for name, handle in handles.items()}
         parts["messages"] = _send_and_follow_messages(bars, client)
-        if run.site is not None:
-            parts["bookmarks"] = _add_and_follow_bookmarks(bars, client, run.site)
+        if "bookmarks" in run.sites:
+            parts["bookmarks"] = _add_and_follow_bookmarks(bars, client, run.sites["bookmarks"])
+        if "media" in run.sites:
+            parts["media"] = _add_and_follow_media(bars, client, run)
         followers = [asyncio.create_task(part) for part in parts.values()]
         try:
             while not all(follower.done() for follower in followers):
@@ -276,6 +301,22 @@ async def _add_and_follow_bookmarks(bars: Progress, client: Client, site: socket
     complete = [row for row in rows if row["status"] == "complete"]
     failed = [row["screenshot_error"] or row["remaining_error"] for row in rows if row not in complete]
     return DemoResult(len(complete) == count, "; ".join([f"{len(complete)} of {count} complete", *failed]))
+
+
+async def _add_and_follow_media(bars: Progress, client: Client, run: DemoRun) -> DemoResult:
+    """Share a film of the local site, follow its download in bytes, and copy its poster and transcript."""
+    demo_media = _import_demo_media()
+    share = await demo_media.add_demo_share(client, _import_demo_systems().DEMO_USER_ID, run.sites["media"])
+    bar = bars.add_task("media", total=100, note="shared")
+
+    def show_progress(percent: float, note: str) -> None:
+        bars.update(bar, completed=percent, note=note)
+
+    share = await demo_media.wait_for_share(client, share, show_progress)
+    succeeded, text = demo_media.describe_result(share)
+    paths = await demo_media.copy_share_files(client, share, run.folder)
+    bars.update(bar, completed=100 if succeeded else None, note="complete" if succeeded else "failed")
+    return DemoResult(succeeded, "\n".join([text, *(f"  {'':<17} {path}" for path in paths)]))
 
 
 async def _describe_bookmarks(run: DemoRun, client: Client) -> list[str]:

@@ -52,12 +52,6 @@ def find_missing_part(settings: Settings) -> str | None:
     return None
 
 
-def allow_site(settings: Settings, listener: socket.socket) -> dict[str, str]:
-    """Return the environment variable with which workers may reach the site of the demo."""
-    entries = [settings.egress_allow, f"127.0.0.1:{listener.getsockname()[1]}"]
-    return {"HOLDFAST_EGRESS_ALLOW": ",".join(entry for entry in entries if entry)}
-
-
 @asynccontextmanager
 async def serve_site(listener: socket.socket) -> AsyncGenerator[None]:
     """Serve the pages and their images on a socket until the end of the block."""
