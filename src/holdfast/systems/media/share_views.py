@@ -104,6 +104,8 @@ def build_progress(row: queries.Row) -> ShareProgressView:
         phase = {"pending": "queued", "retry": "waiting"}.get(status, status)
     elif queries.is_share_finished(row):
         phase = "completed"
+    elif status == "completed" and phase == "download":  # the next task has not reported yet
+        phase = "process" if row["processing_status"] in ("waiting", "processing") else "transcribe"
     total, done, speed = row["total"], row["bytes"] or 0, row["speed"]
     if status == "completed":
         done = total = row["platform_data"].get("downloadMetadata", {}).get("size", done)
@@ -116,12 +118,15 @@ def build_progress(row: queries.Row) -> ShareProgressView:
         total=total,
         speed=speed if running else None,
         eta=eta,
-        percent=row["percent"]
-        if not queries.is_share_finished(row)
-        else 100.0
-        if status == "completed"
-        else None,
+        percent=_compute_percent(row, phase),
     )
+
+
+def _compute_percent(row: queries.Row, phase: str) -> float | None:
+    if phase == "completed":
+        return 100.0
+    reported: float | None = row["percent"] if row["phase"] == phase else None
+    return reported
 
 
 async def build_shares(client: Client, rows: Sequence[queries.Row]) -> list[Share]:
