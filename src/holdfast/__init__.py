@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.model import (
         Artifact,
         Batch,
+        Erasure,
         Failure,
         Job,
         JobPage,
@@ -82,6 +83,7 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "Ctx",
+    "Erasure",
     "Failure",
     "FileOptions",
     "Graph",
@@ -147,6 +149,7 @@ _MODULE_BY_NAME = {
     "Consumer": "holdfast.definitions.consumers",
     "ConsumerOptions": "holdfast.definitions.consumers",
     "Ctx": "holdfast.definitions.context",
+    "Erasure": "holdfast.model",
     "Failure": "holdfast.model",
     "FileOptions": "holdfast.client.files",
     "Graph": "holdfast.definitions.graphs",

@@ -13,7 +13,7 @@ import pytest
 PUBLIC_NAMES: dict[str, str] = {
     "holdfast": """
         Artifact ArtifactOptions Batch BatchHandle BlockingBatchHandle BlockingClient BlockingJobHandle Call
-        Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Failure FileOptions Graph
+        Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Erasure Failure FileOptions Graph
         HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
         MessageMetrics MessagePolicy MessageQueue Node MessagePolicyChanges Progress PublicError QueueShare
         RateLimited MessageReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
@@ -108,8 +108,8 @@ def test_a_client_has_no_public_internals() -> None:
         name for name in dir(Client("postgresql://nobody@127.0.0.1:1/none")) if not name.startswith("_")
     }
     assert public == {
-        "batches", "blocking", "cancel", "close", "connection", "explain", "files", "get", "iterate_jobs",
-        "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
+        "batches", "blocking", "cancel", "close", "connection", "erase_owner", "explain", "files", "get",
+        "iterate_jobs", "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
         "search_jobs", "settings", "start_job", "submit", "submit_many", "transaction", "watch",
     }  # fmt: skip
 

@@ -60,6 +60,7 @@ COMMANDS_BY_HEADING: dict[str, tuple[CommandEntry, ...]] = {
         _build_command("bulk", "Follow, pause, stop and undo bulk actions on jobs."),
         _build_command("workers", "List, drain and stop running workers."),
         _build_command("limit", "Manage concurrency limits and rate limits."),
+        _build_command("owner", "Erase everything of an owner.", "cli.owner"),
         _build_command("usage", "Show what calls of providers used and cost."),
         _build_command("webhook", "List, enable, disable and delete webhooks."),
     ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from typing import Any, Self
 
 from holdfast.client.batches import Batches
 from holdfast.client.connections import ClientConnections
+from holdfast.client.erasures import DEFAULT_ERASURE_TIME, run_erasure
 from holdfast.client.files import Files
 from holdfast.client.limits import Limits
 from holdfast.client.messages.queues import Queues
@@ -16,6 +18,7 @@ from holdfast.client.submission import JobSubmission
 from holdfast.definitions.job_types import JobType
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.limits import pause_queue, resume_queue
+from holdfast.model import Erasure
 from holdfast.settings import Settings
 
 
@@ -80,6 +83,18 @@ class AsyncClient(JobSubmission):
         """Resume a paused queue. Return False if the queue was not paused."""
         async with self._connections.connection() as connection:
             return await resume_queue(connection, queue)
+
+    async def erase_owner(
+        self, owner: str, *, by: str | None = None, within: timedelta = DEFAULT_ERASURE_TIME
+    ) -> Erasure:
+        """Delete everything of an owner: jobs, files, messages, settings, and the rows of all systems.
+
+        Running jobs are cancelled. The request is written to the audit log with `by`, the person or program
+        that asked (default: the database role). If the time is over or the process dies, the erasure is not
+        finished: the next call continues it, and so does any worker. Block the user in your application
+        first, because what the user starts meanwhile is erased too.
+        """
+        return await run_erasure(self._connections, self.files, owner, by=by, within=within)
 
 
 async def open_client_database(client: AsyncClient) -> Database:

@@ -197,6 +197,11 @@ async def find_orphaned_object_keys(connection: Connection, keys: Sequence[str])
     return [row["key"] for row in rows]
 
 
+async def confirm_artifact_deletions(connection: Connection, file_ids: Sequence[UUID]) -> None:
+    """Record that the objects of these files were deleted from the store."""
+    await connection.fetchval("select holdfast.confirm_artifact_deletions($1)", list(file_ids))
+
+
 async def sweep_artifacts(
     database: Database,
     delete_objects: Callable[[Sequence[str]], Awaitable[None]],
@@ -218,8 +223,7 @@ async def sweep_artifacts(
         if rows:
             await delete_objects([row["key"] for row in rows])
             async with database.connection() as connection:
-                call = "select holdfast.confirm_artifact_deletions($1)"
-                await connection.fetchval(call, [row["id"] for row in rows])
+                await confirm_artifact_deletions(connection, [row["id"] for row in rows])
         total = ArtifactSweepResult(
             expired=total.expired + tick.expired,
             lost=total.lost + tick.lost,

@@ -177,11 +177,14 @@ RPC_FUNCTIONS: dict[str, RpcRule] = {
     "start_bulk_action": _action("operate", "bulk.start", None, "p_verb", "p_search", "p_reason"),
     "control_bulk_action": _action("operate", "bulk.control", "p_id", "p_verb"),
     "undo_bulk_action": _action("operate", "bulk.undo", "p_id"),
+    **_reads("operate", "get_erasure"),
+    **_unaudited("operate", "The function itself writes the entries.", "start_erasure", "advance_erasure"),
     "ignore_error_group": _action("operate", "error.ignore", "p_cause", "p_until", "p_reason"),
     "delete_unseen_task_types": _action("operate", "task_types.delete", None, "p_older_than_s"),
     **_unaudited(
         "operate", "Workers run the same maintenance.", "tick", "tick_artifacts", "tick_messages",
         "tick_operations", "tick_providers", "run_urgent_maintenance", "advance_bulk_actions",
+        "tick_erasures",
     ),
     # Metrics
     **_reads(
@@ -220,7 +223,7 @@ NOT_CALLABLE_BY_RPC: dict[str, str] = {
             "check_unfinished_job_limit", "submit_within_job_limit", "submit_public_job", "record_job_rerun",
             "list_saved_views", "put_saved_view", "delete_saved_view", "increment_artifact_downloads",
             "stage_artifact_without_task", "touch_artifact_upload", "get_installed_schema",
-            "is_provided_by_extension", "list_secret_payloads",
+            "is_provided_by_extension", "list_secret_payloads", "list_erasure_objects",
         ),
         _SERVER,
     ),

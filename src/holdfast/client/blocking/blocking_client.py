@@ -15,11 +15,18 @@ from holdfast.client.blocking.limits import BlockingLimits
 from holdfast.client.blocking.loop_thread import LoopThread
 from holdfast.client.blocking.queues import BlockingQueues
 from holdfast.client.blocking.schedules import BlockingSchedules
+from holdfast.client.erasures import DEFAULT_ERASURE_TIME
 from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType
 from holdfast.definitions.tasks import Call
-from holdfast.model import Job, JobPage, LogLine, TaskExplanation
+from holdfast.model import (
+    Erasure,
+    Job,
+    JobPage,
+    LogLine,
+    TaskExplanation,
+)
 from holdfast.settings import Settings
 
 R = TypeVar("R")
@@ -165,3 +172,15 @@ class BlockingClient:
     def resume_queue(self, queue: str) -> bool:
         """Resume a paused queue. Return False if the queue was not paused."""
         return self._thread.run(self._inner.resume_queue(queue))
+
+    def erase_owner(
+        self, owner: str, *, by: str | None = None, within: timedelta = DEFAULT_ERASURE_TIME
+    ) -> Erasure:
+        """Delete everything of an owner: jobs, files, messages, settings, and the rows of all systems.
+
+        Running jobs are cancelled. The request is written to the audit log with `by`, the person or program
+        that asked (default: the database role). If the time is over or the process dies, the erasure is not
+        finished: the next call continues it, and so does any worker. Block the user in your application
+        first, because what the user starts meanwhile is erased too.
+        """
+        return self._thread.run(self._inner.erase_owner(owner, by=by, within=within))

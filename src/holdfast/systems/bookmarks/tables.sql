@@ -144,3 +144,8 @@ begin
     end if;
   end loop;
 end $$;
+
+-- What the erasure of a user deletes.
+call holdfast.register_owner_table('{}.bookmarks');
+call holdfast.register_owner_table('{}.bookmark_imports');
+call holdfast.register_owner_queue('add-bookmark-url-queue', 'userId');

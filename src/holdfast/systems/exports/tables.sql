@@ -321,3 +321,11 @@ begin
     end if;
   end loop;
 end $$;
+
+-- What the erasure of a user deletes, the rows that refer to others first.
+call holdfast.register_owner_table('{}.export_batch_items');
+call holdfast.register_owner_table('{}.export_batches');
+call holdfast.register_owner_table('{}.export_history');
+call holdfast.register_owner_table('{}.export_requests');
+call holdfast.register_owner_table('{}.export_usage');
+call holdfast.register_owner_table('{}.documents');

@@ -365,3 +365,8 @@ begin
     end loop;
   end loop;
 end $$;
+
+-- What the erasure of a user deletes.
+call holdfast.register_owner_table('{}.share_progress');
+call holdfast.register_owner_table('{}.shares');
+call holdfast.register_owner_table('{}.share_usage');

@@ -61,3 +61,6 @@ begin
       to authenticated;
   end if;
 end $$;
+
+-- What the erasure of a user deletes.
+call holdfast.register_owner_table('{}.reports');
