@@ -70,3 +70,20 @@ async def test_a_killed_program_is_tried_again(film: Path, victim: str) -> None:
         await run
     await wait_until(lambda: not is_running(program) and not is_running(launcher), within=WITHIN)
     assert film.exists()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5, 20])
+def test_an_event_loop_that_ends_while_a_program_starts_does_not_hang(film: Path, steps: int) -> None:
+    """`asyncio.run` cancels everything when its coroutine returns, at whatever moment that is."""
+
+    async def start_and_return() -> None:
+        run = asyncio.create_task(
+            ffmpeg.run_ffmpeg(film, ["-f", "null", "-"], film.parent, timeout_s=600, before=ENDLESS)
+        )
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert not run.done()
+
+    asyncio.run(start_and_return())
+    assert not find_program(os.getpid())
+    assert film.exists()

@@ -11,14 +11,16 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from holdfast.systems.capture.chromium_command import find_browser_user
 from holdfast.systems.capture.chromium_launcher import EXIT_TOO_MANY_PROCESSES, EXIT_TOO_MUCH_MEMORY
 from holdfast.systems.capture.media_decoder import build_decoder_environment
+from holdfast.systems.sandbox.child_process import ChildProcess
 
 LAUNCHER = Path(__file__).parent.with_name("capture") / "chromium_launcher.py"
 CONFINEMENT = Path(__file__).with_name("confinement.py")
@@ -92,20 +94,13 @@ async def run_program(call: ProgramCall, on_line: Callable[[str], None] | None =
     ProgramKilledError if it was killed. The program has ended when this function returns or raises.
     """
     output_read, output_write = os.pipe()
-    try:
-        process = await _start_launcher(call, output_write)
-    except BaseException:
-        os.close(output_read)
-        raise
-    finally:
-        os.close(output_write)
-    try:
-        async with asyncio.timeout(call.limits.timeout_s):
-            log = await _follow_program(call, process, output_read, on_line)
-    except TimeoutError:
-        raise ProgramLimitError("time") from None
-    finally:
-        await _stop_launcher(process)
+    with os.fdopen(output_read, "rb") as output:
+        try:
+            process = _start_launcher(call, output_write)
+        finally:
+            os.close(output_write)
+        with process.stderr:
+            log = await _run_to_end(call, process, output, on_line)
     exit_code = process.returncode or 0
     if exit_code == EXIT_TOO_MUCH_MEMORY:
         raise ProgramLimitError("memory")
@@ -118,7 +113,19 @@ async def run_program(call: ProgramCall, on_line: Callable[[str], None] | None =
     return exit_code, log
 
 
-async def _start_launcher(call: ProgramCall, output_fd: int) -> asyncio.subprocess.Process:
+async def _run_to_end(
+    call: ProgramCall, process: ChildProcess, output: IO[bytes], on_line: Callable[[str], None] | None
+) -> str:
+    try:
+        async with asyncio.timeout(call.limits.timeout_s):
+            return await _follow_program(call, process, output, on_line)
+    except TimeoutError:
+        raise ProgramLimitError("time") from None
+    finally:
+        await _stop_launcher(process)
+
+
+def _start_launcher(call: ProgramCall, output_fd: int) -> ChildProcess:
     user = find_browser_user(UNPRIVILEGED_USER)
     if user is not None:
         _give_folder(call.folder, user)
@@ -149,27 +156,28 @@ async def _start_launcher(call: ProgramCall, output_fd: int) -> asyncio.subproce
     else:
         program = ["-IS", str(CONFINEMENT), *options, "--", *call.command]
     try:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-IS",
-            str(LAUNCHER),
-            *(f"{name}={value}" for name, value in launcher_options.items()),
-            "--",
-            sys.executable,
-            *program,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+        return ChildProcess(
+            [
+                sys.executable,
+                "-IS",
+                str(LAUNCHER),
+                *(f"{name}={value}" for name, value in launcher_options.items()),
+                "--",
+                sys.executable,
+                *program,
+            ],
             pass_fds=(input_fd, output_fd),
-            env={
+            environment={
                 **build_decoder_environment(),
                 "PATH": "/nonexistent",
                 "TMPDIR": ".",
                 "YTDLP_NO_PLUGINS": "1",
+                # The ffmpeg of the wheel is linked statically. It crashes when it converts the texts of an
+                # MPEG transport stream with the modules of another C library.
+                "GCONV_PATH": "/nonexistent",
             },
             # The folder is entered with the rights of the worker, so its parents may be closed to others.
-            cwd=call.folder,
-            start_new_session=True,
+            folder=call.folder,
         )
     finally:
         os.close(input_fd)
@@ -197,14 +205,14 @@ def _give_folder(folder: Path, user: tuple[int, int]) -> None:
 
 async def _follow_program(
     call: ProgramCall,
-    process: asyncio.subprocess.Process,
-    output_fd: int,
+    process: ChildProcess,
+    output: IO[bytes],
     on_line: Callable[[str], None] | None,
 ) -> str:
     """Read the output, measure the folder and wait until the program ends."""
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_read_lines(output_fd, on_line))
+            group.create_task(_read_lines(output, on_line))
             log = group.create_task(_read_log(process))
             quota = group.create_task(_watch_folder(call.folder, call.limits.max_folder_bytes))
             await process.wait()
@@ -215,27 +223,36 @@ async def _follow_program(
     return log.result()
 
 
-async def _read_lines(output_fd: int, on_line: Callable[[str], None] | None) -> None:
+async def _read_lines(output: IO[bytes], on_line: Callable[[str], None] | None) -> None:
+    async with _open_reader(output) as reader:
+        try:
+            while line := await reader.readline():
+                if on_line is not None:
+                    on_line(line.decode("utf-8", "replace").rstrip("\n"))
+        except ValueError:
+            raise ProgramLimitError("output") from None
+
+
+async def _read_log(process: ChildProcess) -> str:
+    log = b""
+    async with _open_reader(process.stderr) as reader:
+        while chunk := await reader.read(65536):
+            # The beginning has the facts about the input, and the end has the error.
+            log = log + chunk if len(log) < MAX_LOG_BYTES else log[: MAX_LOG_BYTES // 2] + chunk
+    return log.decode("utf-8", "replace")
+
+
+@asynccontextmanager
+async def _open_reader(pipe: IO[bytes]) -> AsyncGenerator[asyncio.StreamReader]:
+    """Read a pipe, and close it at the end of the block."""
     reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output_fd, "rb")
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     try:
-        while line := await reader.readline():
-            if on_line is not None:
-                on_line(line.decode("utf-8", "replace").rstrip("\n"))
-    except ValueError:
-        raise ProgramLimitError("output") from None
+        yield reader
     finally:
         transport.close()
-
-
-async def _read_log(process: asyncio.subprocess.Process) -> str:
-    log = b""
-    while process.stderr is not None and (chunk := await process.stderr.read(65536)):
-        # The beginning has the facts about the input, and the end has the error.
-        log = log + chunk if len(log) < MAX_LOG_BYTES else log[: MAX_LOG_BYTES // 2] + chunk
-    return log.decode("utf-8", "replace")
 
 
 async def _watch_folder(folder: Path, max_bytes: int) -> None:
@@ -255,10 +272,9 @@ def check_folder_size(folder: Path, max_bytes: int) -> None:
         raise ProgramLimitError("bytes")
 
 
-async def _stop_launcher(process: asyncio.subprocess.Process) -> None:
+async def _stop_launcher(process: ChildProcess) -> None:
     """End the program. The launcher kills it when its standard input closes."""
-    if process.stdin is not None:
-        process.stdin.close()
+    process.close_input()
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await process.wait()
@@ -267,6 +283,5 @@ async def _stop_launcher(process: asyncio.subprocess.Process) -> None:
     finally:
         if process.returncode is None:
             # A killed launcher takes the program with it.
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await asyncio.shield(process.wait())
