@@ -140,12 +140,12 @@ class MediaUser:
             raise AssertionError(await self.get_share(share_id)) from error
         return share
 
-    async def wait_until_finished(self, share_id: str) -> dict[str, Any]:
+    async def wait_until_finished(self, share_id: str, within: timedelta = WAIT_TIMEOUT) -> dict[str, Any]:
         async def find_share() -> dict[str, Any] | None:
             share = await self.get_share(share_id)
             return share if share["finished"] else None
 
-        share: dict[str, Any] = await wait_until(find_share, within=WAIT_TIMEOUT)
+        share: dict[str, Any] = await wait_until(find_share, within=within)
         return share
 
     async def download(self, share_id: str, **headers: str) -> httpx.Response:

@@ -85,6 +85,23 @@ async def test_the_total_limit_holds(media_system: MediaHarness) -> None:
     assert await media_system.fetchval("select start_share_downloads()") == 0
 
 
+async def test_few_downloads_with_ytdlp_run_at_once_over_all_workers(media_system: MediaHarness) -> None:
+    await media_system.fetch("update holdfast.limit_rules set max_running = 2 where name like '%yt-dlp'")
+    pages = [await add_row(media_system) for _ in range(4)]
+    assert [await start_one(media_system) for _ in range(4)] == pages
+    await media_system.fetch("update shares set download_status = 'processing'")  # as their tasks do
+    take = "select take_ytdlp_slot(id, job_id) from shares where id = $1"
+    assert [await media_system.fetchval(take, page) for page in pages] == [True, True, False, False]
+    assert await media_system.fetchval(take, pages[0]) is True, "a task that starts again keeps its place"
+    rows = await media_system.fetch(
+        "select download_status, download_attempts, slot_taken_at from shares where id = any ($1)", pages[2:]
+    )
+    assert [tuple(row.values()) for row in rows] == [("retry", 0, None)] * 2
+    # Other downloads go on. The pages that wait are started when others have ended: see test_whole_job.py.
+    direct = await add_row(media_system)
+    assert [await start_one(media_system) for _ in range(2)] == [direct, None]
+
+
 async def test_nothing_starts_without_a_worker(media_system: MediaHarness) -> None:
     await add_row(media_system)
     assert await media_system.fetchval("select start_share_downloads()") == 0

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
+import httpx
+import media_site
+import pytest
+from api_clients import serve_app
 from media_harness import MediaHarness, MediaSite, media_url
 from sample_media import make_mp4
 from web_servers import WebServer
+
+from holdfast.engine.connection import Database
+from holdfast.server import create_app
+from holdfast.settings import Secret, Settings
+from holdfast.systems import media
+
+PAGE_JOB_TIMEOUT = timedelta(minutes=5)  # yt-dlp needs ten seconds of processor time to try all its sites
 
 
 async def test_a_video_gets_a_poster_and_a_transcript(
@@ -27,3 +41,66 @@ async def test_a_video_gets_a_poster_and_a_transcript(
     poster = await user.get(f"/api/v1/shares/{share['id']}/file?kind=poster")
     picture = await user.http.get(poster.headers["location"])
     assert picture.content.startswith(b"\xff\xd8")
+
+
+class TestPages:
+    """Pages that only yt-dlp understands, through the API and a worker, to the transcript."""
+
+    @pytest.fixture
+    async def pages(self) -> AsyncGenerator[media_site.MediaSite]:
+        async with media_site.run_media_site() as site:
+            yield site
+
+    @pytest.fixture
+    async def page_system(
+        self, url: Secret, system_settings: Settings, pages: media_site.MediaSite
+    ) -> AsyncGenerator[MediaHarness]:
+        settings = replace(system_settings, egress_allow=pages.server.authority)
+        async with Database(url, settings) as db:
+            async with db.connection() as connection:
+                await media.install(connection)
+            app = create_app(settings, database=db, **media.mount())
+            async with serve_app(app) as address, httpx.AsyncClient(base_url=address, timeout=60) as http:
+                yield MediaHarness(db, http)
+
+    @pytest.mark.timeout(600)
+    async def test_pages_are_downloaded_one_after_the_other_at_a_limit_of_one(
+        self, page_system: MediaHarness, pages: media_site.MediaSite, tmp_path: Path
+    ) -> None:
+        film = await asyncio.to_thread(make_mp4, tmp_path / "film.mp4")
+        pages.add("/film.mp4", "video/mp4", film.read_bytes())
+        html = "<title>A film</title><video src='/film.mp4'></video>"
+        links = [pages.add(f"/page{number}", "text/html", html) for number in range(2)]
+        await page_system.fetch("update holdfast.limit_rules set max_running = 1 where name like '%yt-dlp'")
+        user = page_system.create_user()
+        shares = [await user.share(link) for link in links]
+        async with page_system.run_worker():
+            ended = [await user.wait_until_finished(share["id"], PAGE_JOB_TIMEOUT) for share in shares]
+        for share in ended:
+            statuses = [share[f"{name}_status"] for name in ("download", "processing", "transcript")]
+            assert statuses == ["completed"] * 3, share
+            assert share["platform_data"]["title"].startswith("A film")
+            assert share["download_attempts"] == 0, "waiting for its turn is not an attempt"
+            assert (await user.download(share["id"])).content == film.read_bytes()
+        first, second = sorted(ended, key=lambda share: str(share["download_completed_at"]))
+        assert second["download_started_at"] >= first["download_completed_at"]
+        assert list(tmp_path.parent.glob("**/holdfast-media-*")) == []
+
+
+class TestPlayingTime:
+    @pytest.fixture
+    def media_settings(self, media_settings: Settings) -> Settings:
+        return replace(media_settings, media_max_duration=timedelta(seconds=1))
+
+    async def test_a_file_that_plays_too_long_is_kept_and_not_processed(
+        self, media_system: MediaHarness, website: WebServer, site: MediaSite, tmp_path: Path
+    ) -> None:
+        site.content = await asyncio.to_thread(lambda: make_mp4(tmp_path / "film.mp4").read_bytes())
+        user = media_system.create_user()
+        share = await user.share(media_url(website))
+        async with media_system.run_worker():
+            done = await user.wait_until_finished(share["id"])
+        assert (done["download_status"], done["processing_status"]) == ("completed", "failed")
+        assert done["processing_error"] == "The file plays longer than allowed, so it was not processed."
+        assert done["transcript_status"] == "skipped"
+        assert [file["kind"] for file in done["files"]] == ["media"]

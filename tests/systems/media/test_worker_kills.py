@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from web_servers import WebServer
 from worker_processes import WorkerProcesses
 
 from holdfast.settings import Secret, Settings
+from holdfast.testing import wait_until
 
 APP = Path(__file__).parents[2] / "support" / "media_worker_app.py"
 
@@ -55,3 +60,38 @@ async def test_a_download_survives_a_killed_worker(
         await connection.execute("select holdfast.tick_artifacts()")
     media = await media_system.fetchval("select count(*) from holdfast.artifacts where status = 'visible'")
     assert await media_system.count_stored_objects() == media
+
+
+@pytest.mark.timeout(300)
+async def test_download_workers_sets_the_number_of_processes(
+    media_system: MediaHarness,
+    website: WebServer,
+    site: MediaSite,
+    url: Secret,
+    media_settings: Settings,
+) -> None:
+    """`DOWNLOAD_WORKERS` is the variable of the original system. Each process is a worker of its own."""
+    environment = {
+        **os.environ,
+        "HOLDFAST_DATABASE_URL": url.reveal(),
+        "HOLDFAST_HOME": str(media_settings.home),
+        "HOLDFAST_EGRESS_ALLOW": media_settings.egress_allow,
+        "DOWNLOAD_WORKERS": "2",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast", "worker", "holdfast.systems.media"), env=environment
+    )
+    try:
+        running = "select count(*) from holdfast.workers where stopped_at is null and 'media' = any (queues)"
+
+        async def count_workers() -> bool:
+            return bool(await media_system.fetchval(running) == 2)
+
+        await wait_until(count_workers, within=timedelta(minutes=2))
+        user = media_system.create_user()
+        share = await user.share(media_url(website))
+        await user.wait_for(share["id"], "completed")
+    finally:
+        process.terminate()
+        await process.wait()
+    assert await media_system.fetchval(running) == 0

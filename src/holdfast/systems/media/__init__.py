@@ -37,7 +37,9 @@ __all__ = [
 ]
 
 JOB_TYPE = "media_share"  # of the jobs that tables.sql submits
-MAX_RUNNING_DOWNLOADS, MAX_RUNNING_DOWNLOADS_PER_HOST = 100, 8
+MAX_RUNNING_DOWNLOADS, MAX_RUNNING_DOWNLOADS_PER_HOST, MAX_RUNNING_YTDLP = 100, 8, 12
+# Not a task of its own: the table of the shares applies this limit when a link turns out to be a page.
+YTDLP_LIMIT_TYPE = "media_download_with_ytdlp"
 PACKAGE_FOLDER = Path(__file__).parent
 TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables.sql", "table shares"
 lifespan = media_lifespan
@@ -77,12 +79,13 @@ async def install(connection: Any, schema: str = "public") -> None:
     """Create the tables and limits of the media system. Keep existing rows and changed limits."""
     await run_install_script(connection, TABLES_SCRIPT, schema, VERSIONED_RELATION)
     existing = {row["name"] for row in await connection.fetch("select name from holdfast.limit_rules")}
-    for name, per_key, max_running in (
-        ("media downloads", False, MAX_RUNNING_DOWNLOADS),
-        ("media downloads of one host", True, MAX_RUNNING_DOWNLOADS_PER_HOST),
+    for name, task_type, per_key, max_running in (
+        ("media downloads", media_download.name, False, MAX_RUNNING_DOWNLOADS),
+        ("media downloads of one host", media_download.name, True, MAX_RUNNING_DOWNLOADS_PER_HOST),
+        ("media downloads with yt-dlp", YTDLP_LIMIT_TYPE, False, MAX_RUNNING_YTDLP),
     ):
         if name not in existing:
             await connection.execute(
                 "select holdfast.put_limit($1, $2, $3, $4, $5)",
-                *(name, DOWNLOAD_QUEUE, media_download.name, per_key, max_running),
+                *(name, DOWNLOAD_QUEUE, task_type, per_key, max_running),
             )

@@ -49,6 +49,10 @@ class DownloadResult(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
 
 
+class YtdlpLimitError(Exception):
+    """As many downloads with yt-dlp run as may. The share waits for its turn."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredMedia:
     """A stored file with what is known about its source."""
@@ -71,6 +75,8 @@ async def media_download(ctx: Ctx[MediaWorkerState], share_id: UUID) -> Download
         raise Reject(share["download_error"] or UNEXPECTED_ERROR_MESSAGE)
     try:
         stored = await _download_share(ctx, share)
+    except YtdlpLimitError:
+        raise Snooze(RETRY_SLEEP) from None
     except MediaError as error:
         return await _end_failed_attempt(ctx, share, error, error)
     except (StorageError, QuotaExceededError) as error:
@@ -90,7 +96,9 @@ async def _download_share(ctx: Ctx[MediaWorkerState], share: queries.Row) -> Sto
         raise MediaError("unsupported", "The link is not valid, or its website is not allowed.") from error
     limits = await _load_limits(ctx, share)
     async with ShareProgress(ctx, state.client, share["id"], "download") as progress:
-        downloaded = await download_direct_media(ctx, state.web, url, limits, progress.update)
+        downloaded = None
+        if not share["uses_ytdlp"]:  # else an earlier attempt has seen that the link is a page
+            downloaded = await download_direct_media(ctx, state.web, url, limits, progress.update)
         if downloaded is not None:
             await progress.store()
             return StoredMedia(
@@ -98,6 +106,9 @@ async def _download_share(ctx: Ctx[MediaWorkerState], share: queries.Row) -> Sto
                 content_type=downloaded.content_type,
                 facts={"resolvedUrl": downloaded.url},
             )
+        async with state.client.connection() as connection:
+            if not await queries.take_ytdlp_slot(connection, state.schema, share["id"], UUID(ctx.job_id)):
+                raise YtdlpLimitError
         return await _download_with_ytdlp(ctx, url, limits, progress)
 
 

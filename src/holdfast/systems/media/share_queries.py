@@ -24,7 +24,7 @@ _SELECT_SHARES: Final = (
     " s.download_status, s.download_attempts, s.download_error, s.download_started_at,"
     " s.download_completed_at, s.created_at, s.premium, s.options::text as options, s.run_after, s.job_id,"
     " s.download_task_id, s.file_id, s.processing_status, s.processing_error, s.transcript_status,"
-    " s.transcript_error, s.media_info::text as media_info, s.poster_id,"
+    " s.transcript_error, s.media_info::text as media_info, s.poster_id, s.uses_ytdlp,"
     " greatest(s.updated_at, p.updated_at) as updated_at, p.phase, p.bytes, p.total, p.speed,"
     " p.percent from {}.shares s left join {}.share_progress p on p.share_id = s.id"
 )
@@ -161,6 +161,12 @@ async def start_downloads(connection: Any, schema: str) -> int:
     """Start as many waiting downloads as there is room for. Return their number."""
     started: int = await connection.fetchval(qualify_tables("select {}.start_share_downloads()", schema))
     return started
+
+
+async def take_ytdlp_slot(connection: Any, schema: str, share_id: UUID, job_id: UUID) -> bool:
+    """Mark a share as one that needs yt-dlp. Return False if it has to wait, because too many run."""
+    query = qualify_tables("select {}.take_ytdlp_slot($1, $2)", schema)
+    return bool(await connection.fetchval(query, share_id, job_id))
 
 
 async def delete_share(connection: Any, schema: str, share_id: UUID, owner: str) -> bool:

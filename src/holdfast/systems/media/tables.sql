@@ -44,6 +44,7 @@ end $$;
 --   job_id, download_task_id   the job of the last start
 --   file_id          the downloaded file; the files that are made of it belong to the same job
 --   poster_id        the picture that lists show
+--   uses_ytdlp       the link is a page or a playlist: only a few of these are downloaded at once
 do $$
 begin
   if not exists (select from pg_catalog.pg_attribute a where a.attrelid = '{}.shares'::regclass
@@ -67,6 +68,7 @@ begin
     add column if not exists download_task_id uuid,
     add column if not exists file_id uuid,
     add column if not exists poster_id uuid,
+    add column if not exists uses_ytdlp boolean not null default false,
     add column if not exists processing_error text,
     add column if not exists transcript_error text,
     add column if not exists media_info jsonb,
@@ -140,6 +142,7 @@ begin
     new.run_after := null; new.slot_taken_at := null; new.job_id := null; new.download_task_id := null;
     new.file_id := null; new.media_url := null; new.processing_status := 'waiting'; new.processing_error := null;
     new.transcript_status := 'waiting'; new.transcript_error := null; new.media_info := null; new.poster_id := null;
+    new.uses_ytdlp := false;
     delete from {}.share_progress p where p.share_id = new.id;
   elsif new.download_status = 'completed' and new.processing_status not in ('waiting', 'processing')
     and new.transcript_status not in ('waiting', 'processing') then
@@ -260,6 +263,7 @@ declare
   v_host_limit integer := (select r.max_running from holdfast.limit_rules r
     where r.name = 'media downloads of one host');
   v_full_hosts text[];
+  v_ytdlp_full boolean;
   v_ending uuid[] := '{}';
   v_share {}.shares;
 begin
@@ -273,7 +277,8 @@ begin
   while v_room > 0 loop
     v_full_hosts := array(select s.url_host from {}.shares s where s.slot_taken_at is not null and s.url_host is not null
       group by s.url_host having count(*) >= v_host_limit);
-    v_share := {}.choose_next_share((v_count + 1) % v_free_turn = 0, v_full_hosts, v_ending, v_now);
+    v_ytdlp_full := {}.count_ytdlp_downloads(null) >= {}.get_ytdlp_limit();
+    v_share := {}.choose_next_share((v_count + 1) % v_free_turn = 0, v_full_hosts, v_ytdlp_full, v_ending, v_now);
     exit when v_share.id is null;
     if {}.start_share(v_share, v_now) then
       v_count := v_count + 1;
@@ -289,9 +294,35 @@ begin
   return v_started;
 end $$;
 
+-- How many downloads with yt-dlp are started, without one share, and how many may be.
+create or replace function {}.count_ytdlp_downloads(p_without uuid) returns bigint
+language sql stable set search_path = '' as $$
+  select count(*) from {}.shares s where s.slot_taken_at is not null and s.uses_ytdlp and s.id is distinct from p_without;
+$$;
+create or replace function {}.get_ytdlp_limit() returns integer
+language sql stable set search_path = '' as $$
+  select coalesce((select r.max_running from holdfast.limit_rules r where r.name = 'media downloads with yt-dlp'), 12);
+$$;
+
+-- Mark a running share as one that needs yt-dlp. Return whether it may go on; otherwise it waits for its turn.
+create or replace function {}.take_ytdlp_slot(p_share uuid, p_job uuid) returns boolean
+language plpgsql security definer set search_path = '' as $$
+declare
+  v_free boolean;
+begin
+  perform from {}.share_starts s for update; -- one at a time, and not while downloads are started
+  v_free := {}.count_ytdlp_downloads(p_share) < {}.get_ytdlp_limit();
+  update {}.shares s set uses_ytdlp = true,
+    download_status = case when v_free then s.download_status else 'retry' end,
+    slot_taken_at = case when v_free then s.slot_taken_at end
+  where s.id = p_share and s.job_id = p_job;
+  return v_free;
+end $$;
+
 -- Return the share whose turn it is, locked, or a row of nulls. Each class is read in the order of an index.
-create or replace function {}.choose_next_share(
-  p_free_first boolean, p_full_hosts text[], p_excluded uuid[], p_now timestamptz) returns {}.shares
+drop function if exists {}.choose_next_share(boolean, text[], uuid[], timestamptz);
+create or replace function {}.choose_next_share(p_free_first boolean, p_full_hosts text[], p_ytdlp_full boolean,
+  p_excluded uuid[], p_now timestamptz) returns {}.shares
 language plpgsql set search_path = '' set plan_cache_mode = force_custom_plan as $$
 declare
   v_class record;
@@ -306,7 +337,7 @@ begin
     where s.premium = v_class.premium and s.download_status = v_class.status and s.slot_taken_at is null
       and s.download_status in ('pending', 'retry')
       and (s.run_after is null or s.run_after <= p_now) and s.id <> all (p_excluded)
-      and (s.url_host is null or s.url_host <> all (p_full_hosts))
+      and (s.url_host is null or s.url_host <> all (p_full_hosts)) and not (s.uses_ytdlp and p_ytdlp_full)
     order by s.created_at, s.id limit 1 for update skip locked;
     exit when found;
   end loop;
@@ -315,7 +346,8 @@ end $$;
 
 revoke all on function {}.prepare_share(), {}.delete_share_files(), {}.settle_ended_shares(timestamptz),
   {}.count_download_slots(timestamptz), {}.start_share({}.shares, timestamptz), {}.start_share_downloads(),
-  {}.choose_next_share(boolean, text[], uuid[], timestamptz) from public;
+  {}.choose_next_share(boolean, text[], boolean, uuid[], timestamptz), {}.count_ytdlp_downloads(uuid),
+  {}.get_ytdlp_limit(), {}.take_ytdlp_slot(uuid, uuid) from public;
 
 -- Services and workers read and change all rows. Users read their own rows. They add and delete shares
 -- through the API, which checks the URL and the limits.
@@ -329,7 +361,7 @@ declare
 begin
   foreach v_role in array array['service_role', 'holdfast_worker'] loop
     if exists (select from pg_catalog.pg_roles where rolname = v_role) then
-      execute format('grant execute on function {}.start_share_downloads() to %I', v_role);
+      execute format('grant execute on function {}.start_share_downloads(), {}.take_ytdlp_slot(uuid, uuid) to %I', v_role);
     end if;
   end loop;
 end $$;
