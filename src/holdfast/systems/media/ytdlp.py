@@ -22,6 +22,8 @@ from holdfast.systems.media.ytdlp_errors import build_media_error, build_size_er
 from holdfast.systems.sandbox.programs import ProgramCall, ProgramLimitError, ProgramLimits, run_program
 
 PROCESS_MODULE = "holdfast.systems.sandbox.ytdlp_process"
+DESCRIBE_MODULE = "holdfast.systems.sandbox.ytdlp_describe_process"
+AUDIO_FORMAT = "ba/wa*/w/b"
 MAX_MEMORY_BYTES = 400 * 1024 * 1024
 MAX_CONNECTIONS = 16
 # Pages, manifests and repeated fragments come on top of the file.
@@ -51,11 +53,41 @@ async def fetch_with_ytdlp(
     limits: FetchLimits,
     policy: EgressPolicy | None = None,
     on_progress: ProgressCallback | None = None,
+    audio_only: bool = False,
 ) -> FetchedMedia:
     """Download what a page or a manifest shows into `folder`. Of a playlist, the first item is downloaded.
 
-    Raise MediaError if there is nothing to download, a limit is exceeded, or the site refuses.
+    With `audio_only`, the sound is downloaded, or the smallest file if the site has no separate sound. Raise
+    MediaError if there is nothing to download, a limit is exceeded, or the site refuses.
     """
+    request = {"format": AUDIO_FORMAT} if audio_only else {}
+    message = await _ask_process(PROCESS_MODULE, url, folder, limits, policy, request, on_progress)
+    return await _collect_result(message["result"], folder, limits)
+
+
+async def describe_with_ytdlp(
+    url: str, folder: Path, *, limits: FetchLimits, policy: EgressPolicy | None = None
+) -> dict[str, Any]:
+    """Return what a page says about its video. Captions are in the file `captions` of the folder.
+
+    The keys are title, author, description, thumbnail, duration, language, captions_language and
+    captions_automatic. Raise MediaError as `fetch_with_ytdlp` does.
+    """
+    message = await _ask_process(DESCRIBE_MODULE, url, folder, limits, policy, {}, None)
+    result: dict[str, Any] = message["result"]
+    return result
+
+
+async def _ask_process(
+    module: str,
+    url: str,
+    folder: Path,
+    limits: FetchLimits,
+    policy: EgressPolicy | None,
+    options: dict[str, Any],
+    on_progress: ProgressCallback | None,
+) -> dict[str, Any]:
+    """Run a program with yt-dlp behind the guarded proxy. Return its result, or raise MediaError."""
     proxy_limits = ProxyLimits(
         max_connections=MAX_CONNECTIONS,
         max_bytes=limits.max_bytes + limits.max_bytes // 10 + EXTRA_TRANSFER_BYTES,
@@ -63,14 +95,26 @@ async def fetch_with_ytdlp(
     )
     policy = replace(policy or EgressPolicy.from_settings(), content_types=frozenset())
     async with GuardedProxy(policy, proxy_limits) as proxy:
-        message = await _run_process(url, folder, limits, proxy, on_progress)
+        request = {
+            "url": url,
+            "proxy": proxy.url,
+            "max_bytes": limits.max_bytes,
+            "max_duration_s": limits.max_duration_s,
+            **options,
+        }
+        message = await _run_process(module, request, folder, limits, proxy.port, on_progress)
         if "result" not in message:
             raise build_media_error(message.get("error") or {}, proxy.refusals, limits)
-    return await _collect_result(message["result"], folder, limits)
+    return message
 
 
 async def _run_process(
-    url: str, folder: Path, limits: FetchLimits, proxy: GuardedProxy, on_progress: ProgressCallback | None
+    module: str,
+    request: dict[str, Any],
+    folder: Path,
+    limits: FetchLimits,
+    proxy_port: int,
+    on_progress: ProgressCallback | None,
 ) -> dict[str, Any]:
     """Run the child process. Return its last message, the result or the error."""
     last: dict[str, Any] = {}
@@ -83,17 +127,11 @@ async def _run_process(
             progress = message["progress"]
             on_progress(WorkProgress(done=progress["done"], total=progress["total"]))
 
-    request = {
-        "url": url,
-        "proxy": proxy.url,
-        "max_bytes": limits.max_bytes,
-        "max_duration_s": limits.max_duration_s,
-    }
     call = ProgramCall(
-        command=[PROCESS_MODULE],
+        command=[module],
         folder=folder,
         request=json.dumps(request).encode(),
-        proxy_port=proxy.port,
+        proxy_port=proxy_port,
         limits=ProgramLimits(
             timeout_s=limits.timeout_s,
             max_file_bytes=limits.max_bytes + 1,

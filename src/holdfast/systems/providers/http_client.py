@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Literal, NoReturn, TypeVar
+from urllib.parse import urlencode, urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -101,14 +101,15 @@ class ProviderHttpClient:
         content: bytes,
         headers: Mapping[str, str],
         content_types: tuple[str, ...],
+        method: Literal["GET", "POST"] = "POST",
     ) -> bytes:
-        """Send one POST request and return the response body. Raise a ProviderError for every failure."""
+        """Send one request and return the response body. Raise a ProviderError for every failure."""
         url = f"{self.config.url.rstrip('/')}/{path}"
         key = self.config.api_key
         headers = {**headers, **({"Authorization": f"Bearer {key.reveal()}"} if key else {})}
         try:
             call.was_sent = True
-            stream = self._egress.stream("POST", url, content, headers=headers, follow_redirects=False)
+            stream = self._egress.stream(method, url, content, headers=headers, follow_redirects=False)
             async with stream as response:
                 if response.status >= 300:
                     call.was_sent = False  # an error is not charged
@@ -179,6 +180,11 @@ class ProviderCall:
         """Send `body` as JSON and return the response body."""
         headers = {"Content-Type": "application/json"}
         return await self._client.send(self._metered, path, msgspec.json.encode(body), headers, content_types)
+
+    async def get_json(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+        """Send a GET request with a query, and return the response body."""
+        target = f"{path}?{urlencode(query)}"
+        return await self._client.send(self._metered, target, b"", headers, JSON_TYPES, method="GET")
 
     async def post_form(
         self,

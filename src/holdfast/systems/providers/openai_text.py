@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -86,15 +87,25 @@ class OpenAITextProvider:
         await self._http.close()
 
     async def generate_text(self, instructions: str, subject: str, *, account: UsageAccount) -> GeneratedText:
+        return await self._generate(instructions, subject, {}, account)
+
+    async def generate_json(
+        self, instructions: str, subject: str, schema: Mapping[str, Any], *, account: UsageAccount
+    ) -> GeneratedText:
+        json_schema = {"name": "answer", "strict": True, "schema": schema}
+        response_format = {"type": "json_schema", "json_schema": json_schema}
+        return await self._generate(instructions, subject, {"response_format": response_format}, account)
+
+    async def _generate(
+        self, instructions: str, subject: str, options: Mapping[str, Any], account: UsageAccount
+    ) -> GeneratedText:
         # Without "<" the subject cannot contain a closing </subject> tag.
         quoted = subject.replace("<", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}")
-        body = build_chat_request(
-            self._config,
-            [
-                {"role": "system", "content": f"{instructions}\n\n{PROMPT_INJECTION_GUARD}"},
-                {"role": "user", "content": f"<subject>\n{quoted}\n</subject>"},
-            ],
-        )
+        messages = [
+            {"role": "system", "content": f"{instructions}\n\n{PROMPT_INJECTION_GUARD}"},
+            {"role": "user", "content": f"<subject>\n{quoted}\n</subject>"},
+        ]
+        body = {**build_chat_request(self._config, messages), **options}
         async with self._http.open_call(account) as call:
             completion = call.decode(await call.post_json("chat/completions", body), ChatCompletion)
             call.set_usage(completion.read_usage())

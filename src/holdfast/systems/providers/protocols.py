@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.systems.providers.usage import UsageAccount
 
@@ -47,13 +47,19 @@ class TextEmbeddings:
 
 @dataclass(frozen=True, kw_only=True)
 class ScrapedMedia:
-    """What a page says about a video or an article. `transcript` is None if there is none."""
+    """What a page says about a video or an article. `transcript` is None if there is none.
+
+    `segments` are the parts of the transcript as (start, end, text), in seconds, if their times are known.
+    """
 
     title: str | None = None
     description: str | None = None
     author: str | None = None
     thumbnail_url: str | None = None
     transcript: str | None = None
+    segments: tuple[tuple[float, float, str], ...] = ()
+    duration_s: float | None = None
+    language: str | None = None
     by: str = ""
 
 
@@ -75,6 +81,19 @@ class TextProvider(Provider, Protocol):
 
     async def generate_text(self, instructions: str, subject: str, *, account: UsageAccount) -> GeneratedText:
         """Write a text about `subject` according to `instructions`.
+
+        `subject` is data from users. It is passed to the model as quoted data, never as instructions.
+        """
+        ...
+
+
+class JsonTextProvider(Provider, Protocol):
+    """Protocol of a language model that answers with JSON."""
+
+    async def generate_json(
+        self, instructions: str, subject: str, schema: Mapping[str, Any], *, account: UsageAccount
+    ) -> GeneratedText:
+        """Return the text of a JSON value according to `schema` (JSON Schema). It may still be malformed.
 
         `subject` is data from users. It is passed to the model as quoted data, never as instructions.
         """

@@ -9,6 +9,7 @@ from typing import cast
 from holdfast import Client, Settings
 from holdfast.egress import EgressPolicy
 from holdfast.systems.providers.config import ProviderConfig
+from holdfast.systems.providers.http_scraping import HttpScrapingProvider
 from holdfast.systems.providers.local_embeddings import LOCAL_EMBEDDINGS_MODEL, LocalEmbeddingProvider
 from holdfast.systems.providers.local_speech import LocalSpeechProvider
 from holdfast.systems.providers.local_text import LocalTextProvider
@@ -22,7 +23,9 @@ from holdfast.systems.providers.prices import PriceTable
 from holdfast.systems.providers.protocols import (
     CaptionProvider,
     EmbeddingProvider,
+    JsonTextProvider,
     Provider,
+    ScrapingProvider,
     SpeechProvider,
     TextProvider,
 )
@@ -80,6 +83,18 @@ class ProviderRegistry:
         )
         return cast("EmbeddingProvider", provider)
 
+    @property
+    def json_text(self) -> JsonTextProvider | None:
+        """The language model for answers in JSON, or None without `text_url`."""
+        return cast("JsonTextProvider", self.text) if self._settings.text_url else None
+
+    @property
+    def scraping(self) -> ScrapingProvider | None:
+        """The scraping API, or None without `scraping_url`: then the system reads the page itself."""
+        if self._settings.scraping_url is None and "scraping" not in self._providers:
+            return None
+        return cast("ScrapingProvider", self._open("scraping", HttpScrapingProvider, _refuse_local, "none"))
+
     def _open(
         self,
         kind: ProviderKind,
@@ -112,3 +127,7 @@ class ProviderRegistry:
         for provider in self._providers.values():
             await provider.close()
         self._providers.clear()
+
+
+def _refuse_local(meter: CallMeter) -> Provider:
+    raise NotImplementedError(f"There is no local provider of the kind {meter.kind}.")

@@ -66,6 +66,7 @@ class Download:
         self._max_duration_s = float(request["max_duration_s"])
         self._url = str(request["url"])
         self._proxy = str(request["proxy"])
+        self._format: str | None = request.get("format")
         self._finished_bytes = 0
         self._last_progress = 0.0
 
@@ -81,7 +82,7 @@ class Download:
             "restrictfilenames": True,
             "trim_file_name": 80,
             "paths": {"home": ".", "temp": "."},
-            "format": "b[height<=1080]/(bv[height<=1080],ba)/b/(bv,ba)/bv*/ba",
+            "format": self._format or "b[height<=1080]/(bv[height<=1080],ba)/b/(bv,ba)/bv*/ba",
             "ffmpeg_location": "/nonexistent",
             "hls_prefer_native": True,
             "external_downloader": {"default": "native"},
@@ -111,22 +112,27 @@ class Download:
 
     def run(self, yt_dlp: Any) -> dict[str, Any]:
         with yt_dlp.YoutubeDL(self.build_parameters(), auto_init="no_verbose_header") as ydl:
-            info = ydl.extract_info(self._url, download=False)
-            count = None
-            while info is not None and info.get("_type") in ("playlist", "multi_video"):
-                count = max(count or 0, int(info.get("playlist_count") or 0)) or None
-                entry = next((entry for entry in info.get("entries") or () if entry), None)
-                if entry is None:
-                    raise RefusedMediaError("empty")
-                is_reference = entry.get("_type") in ("url", "url_transparent")
-                info = ydl.extract_info(entry["url"], download=False) if is_reference else entry
+            info, count = self.find_video(ydl)
             self._check_info(info)
             result = ydl.process_ie_result(info, download=True)
         return self._describe(result, count)
 
-    def _check_info(self, info: dict[str, Any] | None) -> None:
+    def find_video(self, ydl: Any) -> tuple[dict[str, Any], int | None]:
+        """Return what yt-dlp knows about the video, or the first of a playlist, and the number of items."""
+        info = ydl.extract_info(self._url, download=False)
+        count = None
+        while info is not None and info.get("_type") in ("playlist", "multi_video"):
+            count = max(count or 0, int(info.get("playlist_count") or 0)) or None
+            entry = next((entry for entry in info.get("entries") or () if entry), None)
+            if entry is None:
+                raise RefusedMediaError("empty")
+            is_reference = entry.get("_type") in ("url", "url_transparent")
+            info = ydl.extract_info(entry["url"], download=False) if is_reference else entry
         if info is None:
             raise RefusedMediaError("empty")
+        return info, count
+
+    def _check_info(self, info: dict[str, Any]) -> None:
         if info.get("is_live") or info.get("live_status") in LIVE_STATUSES:
             raise RefusedMediaError("live")
         if (info.get("duration") or 0) > self._max_duration_s:
@@ -172,12 +178,12 @@ class Download:
         }
 
 
-def clean_text(value: object) -> str | None:
+def clean_text(value: object, max_chars: int = MAX_TEXT_CHARS) -> str | None:
     """Return a text of a site as one line without control characters."""
     if not isinstance(value, str):
         return None
     text = "".join(char if char.isprintable() else " " for char in value)
-    return " ".join(text.split())[:MAX_TEXT_CHARS] or None
+    return " ".join(text.split())[:max_chars] or None
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
