@@ -128,6 +128,7 @@ LONG_TESTS = (
     "test_sample_project_passes_and_fails_as_expected_and_leaves_nothing_behind",
     "test_sigkill_leaves_no_process_running",
     "test_the_local_engine_hears_speech",
+    "test_the_page_imports_a_file_in_a_browser",
     "test_worker_that_dies_ends_the_demo",
 )
 

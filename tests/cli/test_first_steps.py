@@ -10,10 +10,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from api_clients import ISSUER, SECRET, make_token
 from manual_worker import ManualWorker
 from shell import Captured, Shell
 from terminal import Terminal
@@ -100,6 +103,37 @@ def test_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "succeeded 100%" in done.stdout
     assert ">be</text>" in (folder / "words.svg").read_text()
+
+
+def test_system_template_runs(url: Secret, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    assert run_command_line(["init", str(folder), "--template", "system"]) == 0
+    environ = {
+        **build_environment(url, tmp_path),
+        "HOLDFAST_JWT_SECRET": SECRET,
+        "HOLDFAST_JWT_ISSUER": ISSUER,
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "holdfast", "api", "--system", "contacts", "--port", str(port)]
+    api = subprocess.Popen(command, cwd=folder, env=environ, stderr=subprocess.DEVNULL)
+    worker = start_worker("contacts", folder, environ)
+    headers = {"Authorization": f"Bearer {make_token(str(uuid.uuid4()))}"}
+    try:
+        transport = httpx.HTTPTransport(retries=20)  # connects again, each time a little later
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, transport=transport) as http:
+            started = http.post("/api/v1/contacts/import", content="name,email\nAnn,ann@example.com\n")
+            path = f"/api/jobs/{started.json()['jobId']}"
+            job = http.get(path, params={"wait": 20}, timeout=30).json()
+            while job["status"] not in ("succeeded", "failed"):
+                job = http.get(path, params={"wait": 20, "after": job["event_seq"]}, timeout=30).json()
+            assert http.get("/").status_code == 200
+    finally:
+        for process in (api, worker):
+            process.terminate()
+            process.wait(40)
+    assert job["output"] == {"imported": 1, "refused": 0}
 
 
 def test_django_template_runs(url: Secret, tmp_path: Path) -> None:

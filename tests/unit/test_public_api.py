@@ -13,8 +13,8 @@ import pytest
 PUBLIC_NAMES: dict[str, str] = {
     "holdfast": """
         Artifact ArtifactOptions Batch BatchHandle BlockingBatchHandle BlockingClient BlockingJobHandle Call
-        Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Erasure Failure FileOptions Graph
-        HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
+        Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Erasure Failure FileOptions
+        Graph HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
         MessageMetrics MessagePolicy MessageQueue Node MessagePolicyChanges Progress PublicError QueueShare
         RateLimited MessageReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
         Settings Snooze StoredSchedule SubmitOptions Task TaskExplanation TaskFailedError Worker __version__
@@ -50,7 +50,9 @@ PUBLIC_NAMES: dict[str, str] = {
         reserve_stream_slot create_static_page_routes stream_events subscribe_to_job_events
         transaction_as_caller zip_response
     """,
-    "holdfast.systems": "AppArguments System mount",
+    "holdfast.systems": """
+        AppArguments System create_page_routes install_tables mount qualify_tables require_owner_id
+    """,
 }
 MODULES_WITH_EXAMPLES = (
     "holdfast", "holdfast.errors", "holdfast.telemetry", "holdfast.egress", "holdfast.server",
@@ -109,8 +111,8 @@ def test_a_client_has_no_public_internals() -> None:
     }
     assert public == {
         "batches", "blocking", "cancel", "close", "connection", "erase_owner", "explain", "files", "get",
-        "iterate_jobs", "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry", "schedules",
-        "search_jobs", "settings", "start_job", "submit", "submit_many", "transaction", "watch",
+        "iterate_jobs", "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry",
+        "schedules", "search_jobs", "settings", "start_job", "submit", "submit_many", "transaction", "watch",
     }  # fmt: skip
 
 

@@ -43,8 +43,8 @@ SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by 
     "systems",
     multiple=True,
     metavar="NAME",
-    help="Serve this bundled application (system) too, such as exports or reports. Repeat the option "
-    "to serve several systems. Default: none.",
+    help="Serve this bundled application (system) too, such as exports or reports, or the module of your "
+    "own. Repeat the option to serve several systems. Default: none.",
 )
 @click.option(
     "--no-dashboard",
@@ -102,14 +102,36 @@ class ApiServerComponents:
 
 
 def import_system(name: str) -> ModuleType:
-    """Import the module of a bundled application (system), such as `exports`."""
+    """Import the module of a bundled application (system), such as `exports`, or of one of your own."""
     try:
         return importlib.import_module(f"{SYSTEMS_PACKAGE}.{name}")
     except ImportError as error:
         if error.name and error.name.startswith(SYSTEMS_PACKAGE):
-            raise NotFoundError(f"System {name!r} does not exist.", field="system") from None
+            return _import_own_system(name)
         missing = build_missing_extra_error(error, f"System {name!r}")
         raise missing or error from None
+
+
+def _import_own_system(name: str) -> ModuleType:
+    """Import a system from a module of the current folder or of an installed package."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise NotFoundError(
+                f"System {name!r} does not exist.",
+                fix="Name a bundled system, or a module with `mount` and `install_if_needed`.",
+                field="system",
+            ) from None
+        raise
+    missing = [needed for needed in ("mount", "install_if_needed") if not hasattr(module, needed)]
+    if missing:
+        raise NotFoundError(
+            f"Module {name!r} is not a system: it has no {' and no '.join(missing)}.",
+            fix="See docs/guide/build-a-system.md.",
+            field="system",
+        )
+    return module
 
 
 def has_authentication(settings: Settings) -> bool:

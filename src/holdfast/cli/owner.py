@@ -39,7 +39,8 @@ def owner_command() -> None:
 def erase_owner(session: CliSession, owner: str, timeout: timedelta, yes: bool, dry_run: bool) -> None:
     """Delete everything of OWNER.
 
-    This deletes its jobs, files, messages and settings, and its rows in all systems. Running jobs are cancelled. The request is in the audit log. If the command is interrupted, run it again.
+    This deletes its jobs, files, messages and settings, and its rows in all systems. Running jobs
+    are cancelled. The request is in the audit log. If the command is interrupted, run it again.
 
     Example: holdfast owner erase 3f2504e0-4f89-41d3-9a0c-0305e82c3301
     """

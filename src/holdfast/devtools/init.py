@@ -18,7 +18,9 @@ APP_FILES_BY_TEMPLATE = {
     "fastapi": "tasks.py",
     "django": "tasks.py",
     "pipelines": "app.py",
+    "system": "contacts",
 }
+TEMPLATES_WITH_INSTRUCTIONS = ("django", "system")
 
 
 @click.command("init")
@@ -30,7 +32,7 @@ APP_FILES_BY_TEMPLATE = {
     default="script",
     show_default=True,
     help="Copy this project template: script (one file), pipelines (a job with several tasks), "
-    "fastapi or django (a web application with tasks).",
+    "fastapi or django (a web application with tasks), system (API, page and tables of your own).",
 )
 @json_option
 @pass_session
@@ -63,7 +65,6 @@ def init_command(session: CliSession, folder: Path, template: str) -> None:
     for target in sources:
         session.output.print_line(f"  {target}")
     change_folder = "" if folder == Path() else f"cd {folder} && "
-    next_step = (
-        "read README.md" if template == "django" else f"holdfast dev {APP_FILES_BY_TEMPLATE[template]}"
-    )
+    has_instructions = template in TEMPLATES_WITH_INSTRUCTIONS
+    next_step = "read README.md" if has_instructions else f"holdfast dev {APP_FILES_BY_TEMPLATE[template]}"
     session.output.print_line(f"Next: {change_folder}{next_step}")

@@ -1,6 +1,7 @@
-"""Systems, the applications bundled with Holdfast: document export and multi-document reports.
+"""Systems, the applications bundled with Holdfast: bookmarks, clips, document export, media and reports.
 
-The systems use only public names of Holdfast, so you can build your own systems in the same way.
+The systems use only public names of Holdfast, so you can build your own systems in the same way:
+docs/guide/build-a-system.md.
 
     app = create_app(settings, **mount(exports, reports))
 
@@ -10,9 +11,31 @@ tables), and `tasks` and `lifespan` for a worker.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-__all__ = ["AppArguments", "System", "mount"]
+if TYPE_CHECKING:
+    from holdfast.systems.page_routes import create_page_routes
+    from holdfast.systems.request_context import require_owner_id
+    from holdfast.systems.tables import install_tables, qualify_tables
+
+__all__ = [
+    "AppArguments",
+    "System",
+    "create_page_routes",
+    "install_tables",
+    "mount",
+    "qualify_tables",
+    "require_owner_id",
+]
+
+# These need the extra `server`, so they are imported when they are first used.
+_MODULE_BY_NAME = {
+    "create_page_routes": "holdfast.systems.page_routes",
+    "install_tables": "holdfast.systems.tables",
+    "qualify_tables": "holdfast.systems.tables",
+    "require_owner_id": "holdfast.systems.request_context",
+}
 
 AppArguments: TypeAlias = dict[str, Any]
 _APP_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
@@ -43,3 +66,11 @@ def mount(*systems: System | AppArguments) -> AppArguments:
 
         combined["routes"] = add_front_door(combined["routes"])
     return combined
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    module = _MODULE_BY_NAME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)

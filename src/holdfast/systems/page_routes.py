@@ -55,6 +55,13 @@ def create_page_routes(
 
     A JavaScript, CSS or SVG file in `folder` replaces the shared file of the same name. `summary` and
     `icon.svg` make the tile of the front door. `job_titles` says how users read the job types of the system.
+
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from holdfast.systems import create_page_routes
+    >>> folder = Path(mkdtemp())
+    >>> _ = (folder / "content.html").write_text("<ul id='notes'></ul>")
+    >>> routes = create_page_routes("/notes", folder, "Notes", summary="Write notes and find them again.")
     """
     page = SystemPage(path, title, summary, job_titles or {})
     content = (folder / "content.html").read_text(encoding="utf-8")

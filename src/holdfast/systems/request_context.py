@@ -16,7 +16,18 @@ MAX_FILE_EXTENSION_CHARS = 10
 
 
 async def require_owner_id(request: Request) -> str:
-    """Return the id of the signed-in user, or of the user that a service names in `x-user-id`."""
+    """Return the id of the signed-in user, or of the user that a service names in `x-user-id`.
+
+    Raise 401 without a valid credential, 403 for a service that names no user, and 422 for an id that is not
+    a UUID.
+
+    >>> from starlette.requests import Request
+    >>> from starlette.responses import Response
+    >>> from holdfast.server import json_response
+    >>> from holdfast.systems import require_owner_id
+    >>> async def show_account(request: Request) -> Response:
+    ...     return json_response({"id": await require_owner_id(request)})
+    """
     caller = await require_user(request)
     owner = caller.owner if caller.kind == "user" else request.headers.get("x-user-id")
     if owner is None:

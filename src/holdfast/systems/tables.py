@@ -26,7 +26,12 @@ def quote_schema_name(schema: str) -> str:
 
 
 def qualify_tables(query: str, schema: str) -> str:
-    """Insert the schema name into a query: `{}.documents` becomes `"public".documents`."""
+    """Insert the schema name into a query: `{}.documents` becomes `"public".documents`.
+
+    >>> from holdfast.systems import qualify_tables
+    >>> qualify_tables("select count(*) from {}.notes", "public")
+    'select count(*) from "public".notes'
+    """
     return query.replace("{}.", f"{quote_schema_name(schema)}.")
 
 
@@ -54,6 +59,22 @@ def build_install_script(script: Path, schema: str, relation: str) -> str:
         f"comment on {kind} {quote_schema_name(schema)}.{name} is '{_format_version_comment(text)}';\n",
     ]
     return "\n".join(statement for statement in statements if statement)
+
+
+async def install_tables(connection: Any, script: Path, schema: str, relation: str) -> None:
+    """Run the SQL script of a system, unless its current version was run in the schema.
+
+    `{}.` in the script becomes the schema. `relation` is a table or view that the script creates, such as
+    "table notes". Its comment records the version.
+
+    >>> from pathlib import Path
+    >>> from typing import Any
+    >>> from holdfast.systems import install_tables
+    >>> async def install_if_needed(connection: Any, schema: str = "public") -> None:
+    ...     await install_tables(connection, Path(__file__).parent / "tables.sql", schema, "table notes")
+    """
+    if not await is_script_installed(connection, script, schema, relation):
+        await run_install_script(connection, script, schema, relation)
 
 
 async def is_script_installed(connection: Any, script: Path, schema: str, relation: str) -> bool:
