@@ -72,7 +72,7 @@ async def execute_attacks(names: list[str], dose: str, systems: list[str]) -> in
 def main() -> int:
     parser = argparse.ArgumentParser(prog="attack", description=__doc__)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", default=[], help="Execute these attacks. Default: all but media."
+        "--only", nargs="+", metavar="NAME", default=[], help="Execute these attacks. Default: all."
     )
     parser.add_argument(
         "--dose",
@@ -85,8 +85,7 @@ def main() -> int:
         nargs="*",
         metavar="NAME",
         choices=SYSTEM_NAMES,
-        # A worker tries a planted share again while others attack, so its rows change by themselves.
-        default=[name for name in SYSTEM_NAMES if name != "media"],
+        default=list(SYSTEM_NAMES),
         help="Mount only these systems. Default: all.",
     )
     parser.add_argument("--list", action="store_true", help="List the attacks and exit.")

@@ -16,6 +16,7 @@ from holdfast.testing import wait_until
 
 QUEUE_OF_ANN = "planted-letters"
 EXPORT_TIMEOUT = timedelta(seconds=180)
+SHARE_TIMEOUT = timedelta(minutes=2)
 
 
 async def plant_user(product: Product, name: str) -> User:
@@ -136,6 +137,13 @@ async def _plant_share(product: Product, user: User) -> None:
     body = {"url": f"https://media.invalid/{user.marker}.mp4"}
     share = await _post(product, "/api/v1/shares", body, user.headers, 202)
     user.ids["share"] = share["id"]
+
+    async def has_failed() -> bool:
+        row = (await product.http.get(f"/api/v1/shares/{share['id']}", headers=user.headers)).json()
+        return row["download_status"] == "failed"
+
+    # A worker that tries again while others attack would look like a change by an attacker.
+    await wait_until(has_failed, within=SHARE_TIMEOUT, what="the share fails")
 
 
 PLANTERS_BY_SYSTEM: dict[str, Callable[[Product, User], Awaitable[None]]] = {

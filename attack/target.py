@@ -43,6 +43,7 @@ API_ENVIRONMENT = {
     "HOLDFAST_API_RATE": "100000",
     "HOLDFAST_API_BURST": "100000",
     "HOLDFAST_CONNECT_TIMEOUT": "60s",
+    "HOLDFAST_MEDIA_RETRY_DELAY": "100ms",  # a planted share has failed for good before the attacks begin
 }
 START_TIMEOUT = timedelta(seconds=600)  # the machine may be busy
 PROBE_TIMEOUT = timedelta(seconds=300)

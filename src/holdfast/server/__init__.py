@@ -33,6 +33,7 @@ with require_extra("The HTTP server"):
     from holdfast.server.api.job_views import HIDDEN_ERROR_MESSAGE, JobView, redact_error, redact_job
     from holdfast.server.api.jobs import JobListQuery
     from holdfast.server.api.json_responses import ensure_exists, json_response
+    from holdfast.server.api.metric_sources import MetricSample
     from holdfast.server.api.operations import Endpoint, api_operation
     from holdfast.server.api.priority_routes import PriorityRoute, call_built_in_endpoint
     from holdfast.server.api.problem_responses import ProblemDetails, problem_response
@@ -69,6 +70,7 @@ __all__ = [
     "FrameBuilder",
     "JobListQuery",
     "JobView",
+    "MetricSample",
     "PriorityRoute",
     "ProblemDetails",
     "StreamViewer",

@@ -38,7 +38,7 @@ _MODULE_BY_NAME = {
 }
 
 AppArguments: TypeAlias = dict[str, Any]
-_APP_ARGUMENT_NAMES = ("routes", "tasks", "job_types")
+_APP_ARGUMENT_NAMES = ("routes", "tasks", "job_types", "metric_sources")
 
 
 class System(Protocol):

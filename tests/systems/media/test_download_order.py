@@ -6,7 +6,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from api_clients import bearer_headers
 from media_harness import MediaHarness, MediaSite, media_url
+from system_harness import SERVICE_KEY
 from web_servers import WebServer
 
 from holdfast.systems import media
@@ -183,3 +185,20 @@ async def test_the_monitoring_views_answer_the_three_questions(media_system: Med
     assert depth == {"pending": 1, "retry": 1, "failed": 1}
     assert round(await media_system.fetchval("select avg_seconds from download_average_time")) == 20
     assert await media_system.fetchval("select failure_rate from download_failure_rate") == pytest.approx(25)
+    response = await media_system.http.get("/metrics", headers=bearer_headers(SERVICE_KEY))
+    assert response.status_code == 200, response.text
+    lines = [line for line in response.text.splitlines() if line.startswith("holdfast_media_")]
+    values = {name: round(float(value), 1) for name, value in (line.rsplit(" ", 1) for line in lines)}
+    assert values == {
+        'holdfast_media_shares{status="pending"}': 1,
+        'holdfast_media_shares{status="processing"}': 0,
+        'holdfast_media_shares{status="retry"}': 1,
+        'holdfast_media_shares{status="failed"}': 1,
+        "holdfast_media_completed_last_hour": 1,
+        "holdfast_media_download_seconds": 20,
+        "holdfast_media_failure_ratio": 0.2,  # a quarter, rounded
+    }
+    await media_system.fetch("drop view download_failure_rate")  # the metrics of the engine are still served
+    response = await media_system.http.get("/metrics", headers=bearer_headers(SERVICE_KEY))
+    assert "holdfast_workers" in response.text
+    assert "holdfast_media_" not in response.text

@@ -46,6 +46,7 @@ from holdfast.server.api import (
     webhooks,
     workers,
 )
+from holdfast.server.api.metric_sources import MetricSource
 from holdfast.server.api.middleware import (
     AppServicesMiddleware,
     RequestTelemetryMiddleware,
@@ -62,7 +63,7 @@ TaskCollection: TypeAlias = Iterable[Task[..., Any]] | Mapping[str, Task[..., An
 CORS_MAX_AGE_S = 600
 
 
-def create_app(
+def create_app(  # noqa: PLR0913  (the parts of an application, by name)
     settings: Settings | None = None,
     *,
     database: Database | None = None,
@@ -71,6 +72,7 @@ def create_app(
     tasks: TaskCollection = (),
     routes: Iterable[BaseRoute] = (),
     dashboard: ASGIApp | Callable[[AppServices], ASGIApp] | None = None,
+    metric_sources: Iterable[MetricSource] = (),
 ) -> Starlette:
     """Create the HTTP API as a Starlette application, to run with an ASGI server or to mount in your own.
 
@@ -83,6 +85,7 @@ def create_app(
     - `tasks`: tasks whose queue is used when a client starts them by their type.
     - `routes`: your own routes. They come after the built-in ones, except for `PriorityRoute`.
     - `dashboard`: `create_dashboard`, or an ASGI application. It is mounted at `/dashboard`.
+    - `metric_sources`: functions that return `MetricSample` values for `/metrics`.
 
     The shared objects of the application are in `app.state.holdfast`.
 
@@ -106,6 +109,7 @@ def create_app(
         job_types=index_job_types(job_types),
         tasks=_index_tasks_by_type(tasks),
     )
+    services.metric_sources = tuple(metric_sources)
     app = Starlette(
         routes=[
             *_order_routes_by_priority([*_list_built_in_routes(), *routes]),

@@ -6,6 +6,8 @@ the same in every API process: scrape them from one of the processes only.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -17,10 +19,13 @@ from holdfast.engine.connection import Connection
 from holdfast.model import Json
 from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
+from holdfast.server.api.metric_sources import MetricSample, MetricSource
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import get_services
 from holdfast.worker.metrics import METRICS_CONTENT_TYPE
 from holdfast.worker.prometheus import Counter, MetricRegistry
+
+_log = logging.getLogger("holdfast.server")
 
 
 class LabeledGauge(Counter):
@@ -44,8 +49,30 @@ async def get_prometheus_metrics(request: Request) -> Response:
         totals = await overview.get_engine_metrics(connection)
         desired = await _build_desired_workers_gauge(connection, queue_rows)
     gauges = _build_gauges(queue_rows, totals, services.event_hub.subscription_count)
-    registry = MetricRegistry([*gauges, desired])
+    added: list[LabeledGauge] = []
+    for source in services.metric_sources:
+        added += await _read_metric_source(request, source)
+    registry = MetricRegistry([*gauges, desired, *added])
     return Response(registry.format_text() + services.metrics.format_text(), media_type=METRICS_CONTENT_TYPE)
+
+
+async def _read_metric_source(request: Request, source: MetricSource) -> list[LabeledGauge]:
+    """Ask one source. A source that fails leaves its metrics out, and the others are still served."""
+    try:
+        async with transaction_as_caller(request) as connection:
+            samples = await source(connection, get_services(request).settings.systems_schema)
+    except Exception as error:
+        _log.warning("A metric source failed: %s: %s", type(error).__name__, error)
+        return []
+    return _build_sample_gauges(samples)
+
+
+def _build_sample_gauges(samples: Sequence[MetricSample]) -> list[LabeledGauge]:
+    gauges: dict[str, LabeledGauge] = {}
+    for sample in samples:
+        gauge = gauges.setdefault(sample.name, LabeledGauge(sample.name, sample.text, tuple(sample.labels)))
+        gauge.add(*sample.labels.values(), amount=sample.value)
+    return list(gauges.values())
 
 
 async def _build_desired_workers_gauge(

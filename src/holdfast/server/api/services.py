@@ -17,6 +17,7 @@ from holdfast.engine.rpc import SqlFunctionCache
 from holdfast.server.api.access_monitor import AccessMonitor
 from holdfast.server.api.event_hub import EventHub
 from holdfast.server.api.key_verification import ServiceKeyVerifier
+from holdfast.server.api.metric_sources import MetricSource
 from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.server.api.token_verification import TokenVerifier
 from holdfast.settings import Settings
@@ -50,6 +51,7 @@ class AppServices:
     access_monitor: AccessMonitor
     rpc_functions: SqlFunctionCache = field(default_factory=SqlFunctionCache, repr=False)
     metrics: ProcessMetrics = field(default_factory=ProcessMetrics, repr=False)
+    metric_sources: tuple[MetricSource, ...] = ()
     _client: Client | None = field(default=None, repr=False)
     _roles: frozenset[str] | None = field(default=None, repr=False)
 

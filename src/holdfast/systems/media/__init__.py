@@ -19,6 +19,7 @@ from holdfast.systems import AppArguments
 from holdfast.systems.media.media_tasks import DOWNLOAD_QUEUE, media_download
 from holdfast.systems.media.processing_tasks import media_process, media_transcribe
 from holdfast.systems.media.share_endpoints import ShareEndpoints
+from holdfast.systems.media.share_metrics import list_media_metrics
 from holdfast.systems.media.worker_state import media_lifespan
 from holdfast.systems.page_routes import create_page_routes
 from holdfast.systems.tables import is_script_installed, run_install_script
@@ -62,11 +63,16 @@ def create_media_routes() -> list[BaseRoute]:
 
 
 def mount() -> AppArguments:
-    """Return the routes, tasks and job types of the media application, as keyword arguments of `create_app`.
+    """Return the routes, tasks, job types and metrics of media as keyword arguments of `create_app`.
 
     Example: `create_app(settings, **media.mount())`.
     """
-    return {"routes": create_media_routes(), "tasks": tasks, "job_types": job_types}
+    return {
+        "routes": create_media_routes(),
+        "tasks": tasks,
+        "job_types": job_types,
+        "metric_sources": [list_media_metrics],
+    }
 
 
 async def install_if_needed(connection: Any, schema: str = "public") -> None:
