@@ -21,6 +21,7 @@ from holdfast.systems.capture.errors import BrowserStartError
 SYSTEM_CHECKS = (
     ("bookmarks", "holdfast.systems.bookmarks.doctor", "check_bookmarks"),
     ("media", "holdfast.systems.media.doctor", "check_media"),
+    ("clips", "holdfast.systems.clips.doctor", "check_clips"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -81,7 +81,7 @@ def _parse_json_captions(text: str) -> tuple[Segment, ...]:
     for event in events[:MAX_SEGMENTS]:
         pieces = _read_list(event, "segs")
         start, duration = (_read_milliseconds(event, name) for name in ("tStartMs", "dDurationMs"))
-        line = clean_line("".join(str(piece.get("utf8", "")) for piece in pieces if isinstance(piece, dict)))
+        line = clean_line("".join(_read_text(piece) for piece in pieces))
         if line and start is not None:
             segments.append((start / 1000, (start + (duration or 0)) / 1000, line))
     return tuple(segments)
@@ -89,7 +89,11 @@ def _parse_json_captions(text: str) -> tuple[Segment, ...]:
 
 def _read_list(value: Any, name: str) -> list[Any]:
     items: Any = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-    return items if isinstance(items, list) else []
+    return [*cast("Sequence[Any]", items)] if isinstance(items, list) else []
+
+
+def _read_text(value: Any) -> str:
+    return str(cast("dict[str, Any]", value).get("utf8", "")) if isinstance(value, dict) else ""
 
 
 def _read_milliseconds(value: Any, name: str) -> int | None:

@@ -27,6 +27,7 @@ from holdfast.systems.clips.consumers import (
 )
 from holdfast.systems.clips.ingest_endpoint import create_ingest_routes
 from holdfast.systems.clips.messages import ENRICH_QUEUE, SCRAPE_QUEUE
+from holdfast.systems.clips.search_endpoint import SearchEndpoint
 from holdfast.systems.tables import build_install_script, is_script_installed, run_install_script
 
 __all__ = [
@@ -56,7 +57,11 @@ job_types: tuple[JobType[Any], ...] = ()
 
 def create_clip_routes() -> list[BaseRoute]:
     """Create the routes of the clip API."""
-    return [*create_ingest_routes(), *ClipEndpoints().create_routes()]
+    return [
+        *create_ingest_routes(),
+        *SearchEndpoint().create_routes(),
+        *ClipEndpoints().create_routes(),
+    ]
 
 
 def mount() -> AppArguments:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -168,7 +168,7 @@ def parse_enrichment(text: str, by: str) -> Enrichment | None:
         return Enrichment(
             title=clean_text(title, MAX_TITLE_CHARS) if isinstance(title, str) else None,
             summary=remove_unprintable_characters(summary)[:MAX_SUMMARY_CHARS],
-            tags=clean_tags(tags),
+            tags=clean_tags(cast("Sequence[Any]", tags)),
             by=by,
         )
     return None

@@ -6,7 +6,7 @@ A status changes in the transaction of the message that it belongs to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -87,11 +87,9 @@ async def begin_stage(
         queue,
         message_id,
     )
-    values = {name: row[name] for name in ClipState.__dataclass_fields__}
-    segments = (
-        msgspec.json.decode(row["segments"], type=list[tuple[float, float, str]]) if row["segments"] else []
-    )
-    return ClipState(**{**values, "segments": segments})
+    values: dict[str, Any] = {name: row[name] for name in ClipState.__dataclass_fields__}
+    segments = msgspec.json.decode(row["segments"] or "[]", type=list[tuple[float, float, str]])
+    return replace(ClipState(**values), segments=segments)
 
 
 async def extend_message_lease(connection: Any, queue: ClipQueue, receipt: str) -> None:

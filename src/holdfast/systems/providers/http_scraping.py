@@ -6,7 +6,7 @@ The answers of the platforms differ in their names, so the known names of each f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
@@ -118,8 +118,7 @@ def read_transcript(answer: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[
     for path in TRANSCRIPT_PATHS:
         value = find_value(answer, path)
         if isinstance(value, list):
-            items: list[Any] = value
-            segments = tuple(_read_segments(items))
+            segments = tuple(_read_segments(cast("Sequence[Any]", value)))
             if segments:
                 return " ".join(text for _, _, text in segments), segments
         if isinstance(value, str) and value.strip():
@@ -153,7 +152,7 @@ def find_value(value: Any, path: str) -> Any:
         if isinstance(value, dict):
             value = cast("dict[str, Any]", value).get(name)
         elif isinstance(value, list) and name.isdigit():
-            items: list[Any] = value
+            items = cast("Sequence[Any]", value)
             value = items[int(name)] if int(name) < len(items) else None
         else:
             return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast.systems.sandbox.confinement import confine_process, open_standard_streams, parse_options
 from holdfast.systems.sandbox.ytdlp_process import (
@@ -54,8 +55,7 @@ class Description(Download):
     def _fetch_captions(self, ydl: Any, info: dict[str, Any]) -> dict[str, Any]:
         """Write the best captions into a file: those of a person before automatic ones."""
         for kind, is_automatic in (("subtitles", False), ("automatic_captions", True)):
-            tracks = info.get(kind) or {}
-            for language, entry in choose_captions(tracks, info.get("language")):
+            for language, entry in choose_captions(info.get(kind), info.get("language")):
                 content = entry.get("data")
                 if content is None:
                     try:
@@ -74,13 +74,14 @@ def choose_captions(tracks: Any, language: Any) -> list[tuple[str, dict[str, Any
         return []
     spoken = language.split("-")[0].lower() if isinstance(language, str) and language else None
     chosen: list[tuple[int, int, str, dict[str, Any]]] = []
-    for code, entries in tracks.items():
-        if not isinstance(code, str) or code in NOT_CAPTIONS or not isinstance(entries, list):
+    for code, entries in cast("dict[str, Any]", tracks).items():
+        if code in NOT_CAPTIONS or not isinstance(entries, list):
             continue
         base = code.split("-")[0].lower()
         place = 0 if code.endswith("-orig") else 1 if base == spoken else 2 if base == "en" else 3
-        for entry in entries:
-            extension = entry.get("ext") if isinstance(entry, dict) else None
+        for item in cast("Sequence[Any]", entries):
+            entry = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+            extension = str(entry.get("ext"))
             if extension in FORMATS and (entry.get("url") or entry.get("data")):
                 chosen.append((place, FORMATS.index(extension), code, entry))
     chosen.sort(key=lambda item: item[:3])
