@@ -65,6 +65,7 @@ LONG_TEST_FILES = (
     "systems/bookmarks/test_real_capture.py",
     "systems/bookmarks/test_worker_kills.py",
     "systems/capture/test_browser_pool.py",
+    "systems/clips/test_page_in_browser.py",
     "systems/clips/test_sources.py",
     "systems/capture/test_hard_pages.py",
     "systems/capture/test_images.py",

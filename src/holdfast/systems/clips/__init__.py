@@ -28,6 +28,7 @@ from holdfast.systems.clips.consumers import (
 from holdfast.systems.clips.ingest_endpoint import create_ingest_routes
 from holdfast.systems.clips.messages import ENRICH_QUEUE, SCRAPE_QUEUE
 from holdfast.systems.clips.search_endpoint import SearchEndpoint
+from holdfast.systems.page_routes import create_page_routes
 from holdfast.systems.tables import build_install_script, is_script_installed, run_install_script
 
 __all__ = [
@@ -56,11 +57,17 @@ job_types: tuple[JobType[Any], ...] = ()
 
 
 def create_clip_routes() -> list[BaseRoute]:
-    """Create the routes of the clip API."""
+    """Create the routes of the clip API and of the page at `/clips`."""
     return [
         *create_ingest_routes(),
         *SearchEndpoint().create_routes(),
         *ClipEndpoints().create_routes(),
+        *create_page_routes(
+            "/clips",
+            PACKAGE_FOLDER / "page",
+            "Clips",
+            summary="Add videos, read their summaries and transcripts, and search what is said in them.",
+        ),
     ]
 
 

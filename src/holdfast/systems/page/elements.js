@@ -143,6 +143,14 @@ export function formatBytes(size) {
   return size < 1073741824 ? `${(size / 1048576).toFixed(1)} MB` : `${(size / 1073741824).toFixed(1)} GB`;
 }
 
+// Formats seconds as 1:02:03 or 2:03.
+export function formatDuration(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const shown = parts[0] ? parts : parts.slice(1);
+  return shown.map((part, index) => (index ? String(part).padStart(2, "0") : part)).join(":");
+}
+
 // Returns the host of a URL without "www.", or the URL itself if it has none.
 export function getHost(url) {
   try {

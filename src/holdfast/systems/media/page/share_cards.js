@@ -2,8 +2,10 @@
 
 import {
   createBadge, createButton, createElement, createExternalLink, createFileImage, createIcon, createProgressBar,
-  createTime, formatBytes, getHost, isSafeUrl,
+  createTime, formatBytes, formatDuration, getHost, isSafeUrl,
 } from "./shared.js";
+
+export { formatDuration } from "./shared.js";
 
 const PHASE_TEXTS = {
   queued: "Waiting for its turn",
@@ -40,14 +42,6 @@ function getFileName(url) {
   } catch {
     return "";
   }
-}
-
-// Formats seconds as 1:02:03 or 2:03.
-export function formatDuration(seconds) {
-  const whole = Math.max(0, Math.floor(seconds));
-  const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-  const shown = parts[0] ? parts : parts.slice(1);
-  return shown.map((part, index) => (index ? String(part).padStart(2, "0") : part)).join(":");
 }
 
 function formatTimeLeft(seconds) {
