@@ -5,7 +5,8 @@ from __future__ import annotations
 from holdfast.engine.connection import Connection
 
 LIST_TABLES = """
-select format('%I.%I', n.nspname, c.relname) as name from pg_class c join pg_namespace n on n.oid = c.relnamespace
+select format('%I.%I', n.nspname, c.relname) as name
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'r' and n.nspname not in ('pg_catalog', 'information_schema', 'pg_toast')
 order by 1"""
 

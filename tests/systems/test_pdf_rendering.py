@@ -288,6 +288,11 @@ async def test_an_error_names_a_script_without_a_font() -> None:
             )
         assert "Han" in str(caught.value)
         assert "fonts" in str(caught.value)
+        # A title is metadata and needs no font.
+        titled = await renderer.render_pdf(
+            BUILT_IN_TEMPLATES["minimal"], load_sample_content("amara"), PdfMetadata(title="简历")
+        )
+        assert titled.page_count == 1
         # The fonts inside Typst cover Latin, Greek, Cyrillic, Hebrew and Arabic.
         content = load_sample_content("layla")
         content["sections"] = [{"title": "Ελληνικά", "paragraphs": ["Привет", "שלום", "Łódź Øre Þing"]}]

@@ -9,7 +9,6 @@ share the fonts.
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
-import pypdf
 import typst
 
 from holdfast.errors import InvalidError
 from holdfast.systems.capture import BrowserPool
-from holdfast.systems.printing.chromium import ChromiumPrinter
+from holdfast.systems.printing.chromium import ChromiumPrinter, add_pdf_metadata, count_pdf_pages
 from holdfast.systems.printing.fonts import RIGHT_TO_LEFT_LANGUAGES, FontCatalog, guess_language
 from holdfast.systems.printing.page_layout import (
     PAGE_SIZE_INCHES,
@@ -111,8 +109,9 @@ class PdfRenderer:
                     field="templateSlug",
                 )
             inputs = await self._encode_template_inputs(content, metadata, layout)
+            pdf = await self._printer.print_pdf(template, inputs, layout.margins)
             return await self._build_rendered_pdf(
-                await self._printer.print_pdf(template, inputs, layout.margins)
+                await self._run_in_thread(lambda: add_pdf_metadata(pdf, metadata))
             )
         options: dict[str, Any] = {"format": "pdf", "pdf_standards": standard or []}
         return await self._build_rendered_pdf(
@@ -140,7 +139,7 @@ class PdfRenderer:
 
     async def _build_rendered_pdf(self, output: bytes | list[bytes]) -> RenderedPdf:
         pdf = cast("bytes", output)
-        page_count = await self._run_in_thread(lambda: len(pypdf.PdfReader(io.BytesIO(pdf)).pages))
+        page_count = await self._run_in_thread(lambda: count_pdf_pages(pdf))
         return RenderedPdf(pdf, page_count)
 
     async def _render_typst_template(
@@ -175,7 +174,8 @@ class PdfRenderer:
         return {"content": text, "layout": msgspec.json.encode(template_layout).decode()}
 
     def _build_layout_input(self, content: str, metadata: PdfMetadata, layout: PageLayout) -> dict[str, Any]:
-        text = "".join(_collect_strings(msgspec.json.decode(content))) + metadata.title + metadata.author
+        # The title and the author are metadata. A title in a script without a font must not stop a document.
+        text = "".join(_collect_strings(msgspec.json.decode(content)))
         language = (metadata.language or guess_language(text)).lower()
         coverage = self.fonts.compute_font_coverage(text, language)
         if coverage.missing:

@@ -46,6 +46,7 @@ from holdfast.systems.providers.protocols import (
     ScrapingProvider,
     SpeechAudio,
     SpeechProvider,
+    StreamingTextProvider,
     TextEmbeddings,
     TextProvider,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "ScrapingProvider",
     "SpeechAudio",
     "SpeechProvider",
+    "StreamingTextProvider",
     "TextEmbeddings",
     "TextProvider",
     "UsageAccount",

@@ -48,6 +48,7 @@ MAX_CONNECT_TIMEOUT = timedelta(seconds=10)
 MAX_CONNECTIONS = 64  # limits of the engine say how many calls run at once
 RETRYABLE_STATUS_CODES = {408, 409, 425}
 JSON_TYPES = ("application/json",)
+EVENT_STREAM_TYPE = "text/event-stream"
 _log = logging.getLogger("holdfast.systems.providers")
 
 
@@ -104,6 +105,20 @@ class ProviderHttpClient:
         method: Literal["GET", "POST"] = "POST",
     ) -> bytes:
         """Send one request and return the response body. Raise a ProviderError for every failure."""
+        async with self.open_response(call, path, content, headers, content_types, method) as response:
+            return await response.read()
+
+    @asynccontextmanager
+    async def open_response(
+        self,
+        call: MeteredCall,
+        path: str,
+        content: bytes,
+        headers: Mapping[str, str],
+        content_types: tuple[str, ...],
+        method: Literal["GET", "POST"] = "POST",
+    ) -> AsyncGenerator[EgressStream]:
+        """Send one request and yield the response. Raise a ProviderError, also while its body is read."""
         url = f"{self.config.url.rstrip('/')}/{path}"
         key = self.config.api_key
         headers = {**headers, **({"Authorization": f"Bearer {key.reveal()}"} if key else {})}
@@ -115,7 +130,7 @@ class ProviderHttpClient:
                     call.was_sent = False  # an error is not charged
                     self._raise_for_status(response)
                 self._check_content_type(response, content_types)
-                return await response.read()
+                yield response
         except EgressError as error:
             if isinstance(error, EgressRefusedError | EgressDnsError):
                 call.was_sent = False
@@ -180,6 +195,30 @@ class ProviderCall:
         """Send `body` as JSON and return the response body."""
         headers = {"Content-Type": "application/json"}
         return await self._client.send(self._metered, path, msgspec.json.encode(body), headers, content_types)
+
+    async def stream_json(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+        """Send `body` as JSON and yield the data of each server-sent event, up to the final `[DONE]`.
+
+        A server that does not stream answers with one JSON object, which is yielded as it is. Raise
+        ProviderUnavailableError if the stream ends without `[DONE]`: then the answer is not complete.
+        """
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+        content, types = msgspec.json.encode(body), (*JSON_TYPES, EVENT_STREAM_TYPE)
+        async with self._client.open_response(self._metered, path, content, headers, types) as response:
+            if not response.content_type.startswith(EVENT_STREAM_TYPE):
+                yield await response.read()
+                return
+            buffer = b""
+            async for piece in response.iterate_bytes():
+                *lines, buffer = (buffer + piece).split(b"\n")
+                for line in lines:
+                    data = line.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
+                        return
+                    if line.startswith(b"data:") and data:
+                        yield data
+        kind = self._client.config.kind
+        raise ProviderUnavailableError(f"The {kind} provider stopped in the middle of its answer.")
 
     async def get_json(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
         """Send a GET request with a query, and return the response body."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.systems.providers.usage import UsageAccount
 
@@ -84,6 +84,17 @@ class TextProvider(Provider, Protocol):
 
         `subject` is data from users. It is passed to the model as quoted data, never as instructions.
         """
+        ...
+
+
+@runtime_checkable
+class StreamingTextProvider(Protocol):
+    """Protocol of a text provider that can also send a text in parts, while it is written."""
+
+    async def stream_text(
+        self, instructions: str, subject: str, *, account: UsageAccount, on_text: Callable[[str], None]
+    ) -> GeneratedText:
+        """Write a text as `generate_text` does, and call `on_text` with each new part."""
         ...
 
 

@@ -14,7 +14,13 @@ import msgspec
 from holdfast import Ctx, Graph, Reject, RetryPolicy, job, schedule, task
 from holdfast.errors import InvalidError
 from holdfast.systems.printing import PageLayout, PageMargins, PdfMetadata, RenderedPdf
-from holdfast.systems.providers import SpeechAudio, UsageAccount, translate_provider_errors
+from holdfast.systems.providers import (
+    GeneratedText,
+    SpeechAudio,
+    StreamingTextProvider,
+    UsageAccount,
+    translate_provider_errors,
+)
 from holdfast.systems.providers.mp3_tags import Mp3Chapter, Mp3Tags, add_mp3_tags
 from holdfast.systems.providers.openai_text import remove_unprintable_characters
 from holdfast.systems.reports.budgets import describe_exhausted_budget
@@ -46,6 +52,9 @@ TEXT_LIMIT_KEY, SPEECH_LIMIT_KEY = "text provider", "speech provider"
 REPORT_TASK_LEASE = timedelta(seconds=150)
 REPORT_TASK_RETRY_POLICY = RetryPolicy(retries=2, base=timedelta(seconds=5), cap=timedelta(minutes=5))
 REPORT_LAYOUT = PageLayout(page_size="A4", margins=PageMargins(top=1.1, bottom=1.0, left=1.15, right=1.15))
+# A chapter has about 3,000 characters. The progress of a text that is longer stops before its end.
+CHARS_PER_WRITING_PERCENT, MAX_WRITING_PERCENT = 32, 95
+SHOWN_TEXT_CHARS = 160
 CHAPTER_WRITING_INSTRUCTIONS = (
     "You write one chapter of a long report about two people. Write about 500 words of plain prose in "
     "paragraphs, without headings, lists or markup, in the language whose code is given. Be kind and "
@@ -93,11 +102,7 @@ async def text_generation(
     ctx.progress(1, phase="text", message=f"Generating chapter: {chapter.title}...")
     await _enforce_budget(ctx)
     with translate_provider_errors(TEXT_LIMIT_KEY):
-        generated = await ctx.state.providers.text.generate_text(
-            CHAPTER_WRITING_INSTRUCTIONS,
-            encode_chapter_subject(params, chapter, facts),
-            account=UsageAccount.of_task(ctx),
-        )
+        generated = await _write_chapter(ctx, chapter, encode_chapter_subject(params, chapter, facts))
     text = ChapterText(
         slug=slug,
         text=remove_unprintable_characters(generated.text),
@@ -106,6 +111,25 @@ async def text_generation(
     )
     await _save_chapter_metadata(ctx, chapter, text)
     return text
+
+
+async def _write_chapter(ctx: Ctx[SystemsWorkerState], chapter: Chapter, subject: str) -> GeneratedText:
+    """Write a chapter. The progress shows the end of its text while a language model writes it."""
+    provider, account = ctx.state.providers.text, UsageAccount.of_task(ctx)
+    if not isinstance(provider, StreamingTextProvider):
+        return await provider.generate_text(CHAPTER_WRITING_INSTRUCTIONS, subject, account=account)
+    text = ""
+
+    def show_text(part: str) -> None:
+        nonlocal text
+        text += part
+        percent = min(MAX_WRITING_PERCENT, 1 + len(text) // CHARS_PER_WRITING_PERCENT)
+        end = " ".join(text.split())[-SHOWN_TEXT_CHARS:]
+        ctx.progress(percent, phase="text", message=f"{chapter.title}: …{end}")
+
+    return await provider.stream_text(
+        CHAPTER_WRITING_INSTRUCTIONS, subject, account=account, on_text=show_text
+    )
 
 
 async def _save_chapter_metadata(ctx: Ctx[SystemsWorkerState], chapter: Chapter, text: ChapterText) -> None:

@@ -3,7 +3,7 @@ import * as page from "./shared.js";
 async function loadContacts() {
   const { contacts } = await page.sendRequest("/api/v1/contacts");
   const rows = contacts.map(({ name, email }) => page.createElement("li", {}, `${name} · ${email}`));
-  page.find("#contacts").replaceChildren(...rows);
+  page.find("#contacts ul").replaceChildren(...rows);
   page.find("#contacts").hidden = !contacts.length;
 }
 
