@@ -24,7 +24,8 @@ PART_COMMANDS = {
     "queues": ["-m", "bench.queues"],
     "api": ["-m", "bench.api"],
     "systems": [str(BENCH_DIR / "systems.py")],
-    "bookmarks": [str(BENCH_DIR / "bookmarks.py")],
+    "bookmarks": ["-m", "bench.bookmarks"],
+    "media": ["-m", "bench.media"],
     "files": [str(BENCH_DIR / "files.py")],
     "dashboard": [str(BENCH_DIR / "dashboard.py")],
 }

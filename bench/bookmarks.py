@@ -1,6 +1,6 @@
 """Benchmark of bookmarks on local pages: time of an addition, CPU time of a bookmark, memory of the worker.
 
-    python bench/bookmarks.py postgresql://postgres@127.0.0.1:5432/postgres [--pages 500] [--rounds 40]
+    python -m bench.bookmarks postgresql://postgres@127.0.0.1:5432/postgres [--pages 500] [--rounds 40]
 
 The role must be able to create databases; the benchmark creates one and drops it. API and worker are
 processes of their own, started by the commands of the documentation.
@@ -17,36 +17,29 @@ import asyncio
 import contextlib
 import io
 import os
-import re
 import signal
-import socket
 import statistics
-import sys
-import tempfile
 import time
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import asyncpg
-import httpx
-import jwt
-
-from holdfast import load_settings
+from bench.system_processes import (
+    SystemBenchmark,
+    choose_port,
+    create_bench_database,
+    create_user_headers,
+    read_cpu_seconds,
+    read_pss_megabytes,
+)
 from holdfast.egress import EgressAllowlist, EgressClient, EgressPolicy
-from holdfast.engine import install, scratch
-from holdfast.settings import Secret
 from holdfast.systems.capture import BrowserPool, MediaDecoder, capture_page
 
-JWT_SECRET, JWT_ISSUER = "a secret for the benchmark that is long enough for HS256", "bench"
 ADD_PATH = "/api/v1/bookmarks/add/data"
 ADDS_PER_SECOND = 50
 ADD_SECONDS = 20
 MAX_ADD_P95_MS = 100
 MAX_CPU_RATIO = 1.3
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PARAGRAPH = "The ships lie in the harbour and wait for the wind. " * 12
 PAGE = f"""<!doctype html><html><head><title>Page %s</title><meta name="description" content="A page">
 <meta property="og:image" content="/og.png"><link rel="icon" href="/icon.png" sizes="64x64">
@@ -88,79 +81,8 @@ async def serve_pages() -> AsyncIterator[str]:
         server.close()
 
 
-def list_process_tree(root: int) -> Iterator[int]:
-    """Yield a process and all its descendants."""
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(folder.name))
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        yield pid
-        waiting += parents.get(pid, [])
-
-
-def read_cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process tree, with that of processes that have ended."""
-    ticks = 0
-    for pid in list_process_tree(root):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(int(field) for field in fields[11:15])
-    return ticks / CLOCK_TICKS
-
-
-def read_pss_megabytes(root: int) -> float:
-    kilobytes = 0
-    for pid in list_process_tree(root):
-        with contextlib.suppress(OSError):
-            match = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-            kilobytes += int(match[1]) if match else 0
-    return kilobytes / 1024
-
-
-class BookmarkBenchmark:
+class BookmarkBenchmark(SystemBenchmark):
     """The system on one database: the API, users, and the worker when it runs."""
-
-    def __init__(self, url: Secret, site: str, home: Path) -> None:
-        self.url, self.site = url, site
-        self.environment = {
-            **os.environ,
-            "HOLDFAST_DATABASE_URL": url.reveal(),
-            "HOLDFAST_HOME": str(home),
-            "HOLDFAST_JWT_SECRET": JWT_SECRET,
-            "HOLDFAST_JWT_ISSUER": JWT_ISSUER,
-            "HOLDFAST_EGRESS_ALLOW": site,
-            "HOLDFAST_API_RATE": "100000",
-            "HOLDFAST_API_BURST": "100000",
-        }
-        self.log = home / "processes.log"
-        self.http = httpx.AsyncClient(timeout=120)
-
-    @asynccontextmanager
-    async def run(self, *arguments: str) -> AsyncIterator[int]:
-        """Run a command of Holdfast, and yield its process id."""
-        with self.log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "holdfast", *arguments), env=self.environment, stdout=log, stderr=log
-            )
-        try:
-            yield process.pid
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
-
-    async def wait_for_api(self, address: str) -> None:
-        self.http.base_url = httpx.URL(address)
-        for _ in range(600):
-            with contextlib.suppress(httpx.TransportError):
-                if (await self.http.get("/healthz")).status_code == 200:
-                    return
-            await asyncio.sleep(0.2)
-        raise SystemExit(f"The API did not start:\n{self.log.read_text()[-2000:]}")
 
     async def add(self, headers: dict[str, str], path: str) -> None:
         body = {"url": f"http://{self.site}/{path}"}
@@ -171,13 +93,6 @@ class BookmarkBenchmark:
         headers = create_user_headers()
         for number in range(count):
             await self.add(headers, f"{name}-{number}")
-
-    async def fetch_value(self, query: str) -> Any:
-        connection = await asyncpg.connect(self.url.reveal())
-        try:
-            return await connection.fetchval(query)
-        finally:
-            await connection.close()
 
     async def wait_until_complete(self, count: int, on_progress: Any = None) -> None:
         """Wait until this many bookmarks are complete. Call `on_progress` with their number while waiting."""
@@ -197,17 +112,6 @@ class BookmarkBenchmark:
     async def clear(self) -> None:
         await self.fetch_value("select pgmq.purge_queue('add-bookmark-url-queue')")
         await self.fetch_value("delete from bookmarks returning id")
-
-
-def create_user_headers() -> dict[str, str]:
-    claims = {
-        "sub": str(uuid.uuid4()),
-        "iss": JWT_ISSUER,
-        "aud": "authenticated",
-        "role": "authenticated",
-        "exp": int(time.time()) + 36_000,
-    }
-    return {"authorization": f"Bearer {jwt.encode(claims, JWT_SECRET, 'HS256')}"}
 
 
 async def measure_adds(bench: BookmarkBenchmark) -> None:
@@ -296,16 +200,8 @@ async def measure_memory(bench: BookmarkBenchmark, worker: int, pages: int) -> N
 
 
 async def run_benchmark(server_url: str, pages: int, rounds: int) -> None:
-    name, settings = f"hf_bench_{uuid.uuid4().hex[:8]}", load_settings()
-    with tempfile.TemporaryDirectory() as folder:
-        await scratch.create_test_database(Secret(server_url), name, settings)
-        url = scratch.build_database_url(Secret(server_url), name)
-        try:
-            await install.migrate_database(url, settings)
-            async with serve_pages() as site:
-                await measure_all(BookmarkBenchmark(url, site, Path(folder)), pages, rounds)
-        finally:
-            await scratch.drop_test_database(Secret(server_url), name, settings)
+    async with create_bench_database(server_url) as (url, folder), serve_pages() as site:
+        await measure_all(BookmarkBenchmark(url, site, folder), pages, rounds)
 
 
 async def measure_all(bench: BookmarkBenchmark, pages: int, rounds: int) -> None:
@@ -320,11 +216,6 @@ async def measure_all(bench: BookmarkBenchmark, pages: int, rounds: int) -> None
             await measure_memory(bench, worker, pages)
     await bench.http.aclose()
     print(f"load average {os.getloadavg()[0]:.1f}")
-
-
-def choose_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def main() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,66 +10,16 @@ import pytest
 from api_clients import ISSUER, SECRET, bearer_headers, make_token
 from bookmarks_harness import ADD_PATH
 from chromium import find_chromium
+from installed_holdfast import InstalledHoldfast, wait_for
 from page_site import make_image, run_page_site
 from pooler import free_port
 from wheel_environments import build_wheel, create_environment
 
 from holdfast.settings import Secret
-from holdfast.testing import wait_until
 
 OWNER = "7c1f7d3e-0000-4000-8000-00000000b00c"
 PAGE = """<title>From a wheel</title><meta property="og:image" content="/og.png">
 <link rel="icon" href="/og.png"><p>Text</p>"""
-WAIT_TIMEOUT = timedelta(minutes=4)
-
-
-class InstalledHoldfast:
-    """The command `holdfast` of the environment, in an empty folder."""
-
-    def __init__(self, environment: Path, folder: Path, variables: dict[str, str]) -> None:
-        self.program = environment / "bin" / "holdfast"
-        self.folder = folder
-        self.variables = {"PATH": os.defpath, "HOME": str(folder), **variables}
-
-    async def run(self, *arguments: str) -> tuple[int, str]:
-        process = await asyncio.create_subprocess_exec(
-            self.program,
-            *arguments,
-            cwd=self.folder,
-            env=self.variables,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-        return process.returncode or 0, output.decode()
-
-    @asynccontextmanager
-    async def start(self, *arguments: str) -> AsyncGenerator[Callable[[], str]]:
-        """Run a command until the end of the block, and yield a function that reads its output."""
-        path = self.folder / f"{arguments[0]}.log"
-        with path.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                self.program, *arguments, cwd=self.folder, env=self.variables, stdout=log, stderr=log
-            )
-        try:
-            yield path.read_text
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            await process.wait()
-
-
-async def wait_for(what: Callable[[], Awaitable[Any]], read_log: Callable[[], str]) -> Any:
-    async def check() -> Any:
-        try:
-            return await what()
-        except httpx.TransportError:
-            return None
-
-    try:
-        return await wait_until(check, within=WAIT_TIMEOUT)
-    except AssertionError as error:
-        raise AssertionError(read_log()[-3000:]) from error
 
 
 @pytest.mark.timeout(900)

@@ -41,8 +41,9 @@ PUBLIC_NAMES: dict[str, str] = {
     """,
     "holdfast.server": """
         HIDDEN_ERROR_MESSAGE AppServices Caller DashboardUser Endpoint EventFrame EventStreamResponse
-        EventSubscription FrameBuilder JobListQuery JobView MetricSample PriorityRoute ProblemDetails StreamViewer
-        UnauthenticatedError ZipEntry api_operation call_built_in_endpoint create_app create_dashboard
+        EventSubscription FrameBuilder JobListQuery JobView MetricSample PriorityRoute ProblemDetails
+        StreamViewer UnauthenticatedError ZipEntry api_operation call_built_in_endpoint create_app
+        create_dashboard
         encode_event_frames ensure_exists get_client get_idempotency_key get_settings get_store
         identify_caller issue_stream_ticket json_response make_zip_entry parse_body parse_json
         parse_last_event_id parse_path_name parse_path_uuid parse_query problem_response read_body

@@ -145,7 +145,11 @@ def parse_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
 def main() -> None:
     options, command = parse_options(sys.argv[1:])
     open_standard_streams()
+    # The program may lie in a folder that only the worker's user can enter, so it is opened before.
+    program = os.open(command[0], os.O_RDONLY | os.O_CLOEXEC)
     confine_process(options, is_python=False)
+    with contextlib.suppress(FileNotFoundError):  # a script is read by its interpreter, which needs the path
+        os.execve(program, command, os.environ)  # noqa: S606  # house: environment (passed on, not read)
     os.execv(command[0], command)  # noqa: S606
 
 
