@@ -24,6 +24,7 @@ from holdfast.storage.media_metadata import detect_media_metadata
 Content: TypeAlias = "bytes | bytearray | memoryview | Path | AsyncIterable[bytes] | BinaryIO"
 
 CONTENT_CHUNK_BYTES = 1024 * 1024
+MIN_BYTES_HASHED_IN_THREAD = 256 * 1024  # below, handing over costs as much as hashing
 METADATA_SAMPLE_BYTES = 64 * 1024  # how much of the beginning is kept to detect metadata
 DISCARD_OBJECT_TIMEOUT_S = 5
 
@@ -61,6 +62,7 @@ class ContentReader:
         return detect_media_metadata(self._sample, self.byte_count)
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
+        hashing: asyncio.Future[None] | None = None
         async with contextlib.aclosing(_read_chunks(self._content)) as chunks:
             async for chunk in chunks:
                 self.byte_count += len(chunk)
@@ -70,10 +72,21 @@ class ContentReader:
                         fix="Delete files that are no longer needed, or ask for a higher quota.",
                         field="quota",
                     )
-                self._hash.update(chunk)
+                if hashing is not None:
+                    await hashing
+                hashing = self._hash_chunk(chunk)
                 if len(self._sample) < METADATA_SAMPLE_BYTES:
                     self._sample += chunk[: METADATA_SAMPLE_BYTES - len(self._sample)]
                 yield chunk
+        if hashing is not None:
+            await hashing
+
+    def _hash_chunk(self, chunk: bytes) -> asyncio.Future[None] | None:
+        """Add a chunk to the hash. A large one is hashed in a thread while the next one is read."""
+        if len(chunk) < MIN_BYTES_HASHED_IN_THREAD:
+            self._hash.update(chunk)
+            return None
+        return asyncio.get_running_loop().run_in_executor(None, self._hash.update, chunk)
 
 
 def _find_content_size(content: Content) -> int | None:

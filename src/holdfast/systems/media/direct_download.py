@@ -39,6 +39,8 @@ MEDIA_FILE_KIND: Final = "media"
 MAX_REOPENINGS: Final = 5  # in a row without a new byte
 REOPENING_DELAY_S: Final = 0.3
 MIN_KEPT_BYTES: Final = 64 * 1024  # less is downloaded again
+# Pieces of the connection are joined: hashing and storing cost less for fewer, larger chunks.
+STORED_CHUNK_BYTES: Final = 512 * 1024
 MAX_PARTS: Final = 20
 _CONTENT_RANGE_UNKNOWN: Final = "*"
 
@@ -237,16 +239,19 @@ class _PartFetcher:
         self, stack: AsyncExitStack, body: AsyncIterator[bytes], head: bytes
     ) -> AsyncGenerator[bytes]:
         """Yield the content of the part. Open the body again where the connection broke."""
-        if head:
-            self._count(head)
-            yield head
+        pieces, size = [head], len(head)
+        self._count(head)
         failures = 0
         while True:
             try:
                 async for piece in body:
                     failures = 0
                     self._count(piece)
-                    yield piece
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size >= STORED_CHUNK_BYTES:
+                        chunk, pieces, size = b"".join(pieces), [], 0
+                        yield chunk
             except EgressError as error:
                 failures += 1
                 broken = translate_egress_error(error)
@@ -254,11 +259,13 @@ class _PartFetcher:
                     raise broken from error
             else:
                 self._ended = True
-                return
+                break
             reopened = await self._reopen(stack, failures, broken)
             if reopened is None:
-                return
+                break
             body = reopened
+        if size:
+            yield b"".join(pieces)
 
     async def _reopen(
         self, stack: AsyncExitStack, failures: int, broken: MediaError
