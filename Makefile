@@ -7,8 +7,8 @@ VENV := .venv/bin
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-demo: setup-run  ## set everything up, run the demonstration jobs, show progress and results
-	@$(VENV)/holdfast demo
+demo: setup-run  ## set everything up, run the demonstration jobs, show progress and results; STAY=1 leaves everything running
+	@$(VENV)/holdfast demo $(if $(STAY),--keep-running)
 
 dev: setup-run  ## start database, API, dashboard and a worker that reloads on save; k kills the worker with -9
 	@$(VENV)/holdfast dev

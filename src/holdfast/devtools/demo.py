@@ -25,6 +25,7 @@ from holdfast.client import Client, JobHandle
 from holdfast.devtools import sample_tasks
 from holdfast.devtools.child_processes import ManagedProcess, create_interrupt_event, watch_python_files
 from holdfast.devtools.dev import choose_free_port
+from holdfast.devtools.dev_processes import create_login_link
 from holdfast.engine import embedded, install
 from holdfast.extras import require_extra
 from holdfast.model import Job
@@ -169,14 +170,21 @@ async def _run_processes(run: DemoRun, port: int, interrupted: asyncio.Event, *,
         run.output.print_line(f"  worker    {sample_tasks.__name__}  (log: {run.folder / 'worker.log'})")
         exit_code = await _run_until_interrupted(interrupted, _run_sample_jobs(run))
         if keep_running and exit_code is not None:
-            for page in ("exports", "reports", *run.sites):
-                run.output.print_line(f"  {page:<17} http://127.0.0.1:{port}/{page}#token={run.token}")
+            await _print_addresses(run, f"http://127.0.0.1:{port}")
             run.output.print_line("Running until Ctrl-C; the processes restart when a Python file changes.")
             await _run_until_interrupted(interrupted, _restart_on_file_change(run))
         return 130 if exit_code is None and not keep_running else exit_code or 0
     finally:
         await asyncio.gather(*(process.stop() for process in run.processes))
         run.output.print_line("Stopped all processes.")
+
+
+async def _print_addresses(run: DemoRun, url: str) -> None:
+    """Print the addresses of the front door and of the dashboard, with which one is signed in at once."""
+    async with Client(run.url.reveal(), settings=run.settings) as client:
+        dashboard = await create_login_link(client, url)
+    run.output.print_line(f"  {'front door':<17} {url}/#token={run.token}")
+    run.output.print_line(f"  {'dashboard':<17} {dashboard}   (this link works once, for 15 minutes)")
 
 
 async def _run_until_interrupted(interrupted: asyncio.Event, work: Coroutine[Any, Any, int]) -> int | None:
