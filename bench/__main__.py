@@ -26,6 +26,7 @@ PART_COMMANDS = {
     "systems": [str(BENCH_DIR / "systems.py")],
     "bookmarks": ["-m", "bench.bookmarks"],
     "media": ["-m", "bench.media"],
+    "clips": ["-m", "bench.clips"],
     "files": [str(BENCH_DIR / "files.py")],
     "dashboard": [str(BENCH_DIR / "dashboard.py")],
 }

@@ -60,6 +60,7 @@ LONG_TEST_FILES = (
     "engine/test_model.py",
     "engine/test_storm.py",
     "packaging/test_bookmarks_wheel.py",
+    "packaging/test_clips_wheel.py",
     "packaging/test_media_wheel.py",
     "systems/bookmarks/test_hard_pages.py",
     "systems/bookmarks/test_page_in_browser.py",

@@ -64,6 +64,8 @@ async def test_demo_runs_its_jobs_and_stops_all_processes(url: Secret, tmp_path:
     assert "s of film, with poster and transcript" in out
     assert (tmp_path / "demo" / "harbour-film-poster.jpg").read_bytes().startswith(b"\xff\xd8")
     assert "-->" in (tmp_path / "demo" / "harbour-film-transcript.srt").read_text()
+    assert "What holds a ship: " in out
+    assert "search 'how strong is a knot': at " in out
     assert url.reveal() not in out
 
 

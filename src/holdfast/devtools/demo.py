@@ -98,6 +98,12 @@ def _import_demo_media() -> ModuleType:
     return demo_media
 
 
+def _import_demo_clips() -> ModuleType:
+    with require_extra("holdfast demo", "dev"):
+        from holdfast.devtools import demo_clips  # noqa: PLC0415
+    return demo_clips
+
+
 def _import_demo_systems() -> ModuleType:
     check_server_extra("holdfast demo", "dev")
     with require_extra("holdfast demo", "dev"):
@@ -110,6 +116,7 @@ def _open_sites(settings: Settings, output: CliOutput) -> dict[str, socket.socke
     missing_parts = {
         "bookmarks": _import_demo_bookmarks().find_missing_part(settings),
         "media": _import_demo_media().find_missing_part(),
+        "clips": _import_demo_clips().find_missing_part(),
     }
     for name, missing in missing_parts.items():
         if missing is not None:
@@ -159,6 +166,10 @@ async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
             demo_media = _import_demo_media()
             await stack.enter_async_context(demo_media.serve_film(run.sites["media"]))
             await demo_media.install_media(client)
+        if "clips" in run.sites:
+            demo_clips = _import_demo_clips()
+            await stack.enter_async_context(demo_clips.serve_videos(run.sites["clips"]))
+            await demo_clips.install_clips(client)
         return await _run_processes(run, port, interrupted, keep_running=keep_running)
 
 
@@ -249,6 +260,8 @@ async def _follow_demo_parts(
             parts["bookmarks"] = _add_and_follow_bookmarks(bars, client, run.sites["bookmarks"])
         if "media" in run.sites:
             parts["media"] = _add_and_follow_media(bars, client, run)
+        if "clips" in run.sites:
+            parts["clips"] = _add_and_follow_clips(bars, client, run.sites["clips"])
         followers = [asyncio.create_task(part) for part in parts.values()]
         try:
             while not all(follower.done() for follower in followers):
@@ -325,6 +338,24 @@ async def _add_and_follow_media(bars: Progress, client: Client, run: DemoRun) ->
     paths = await demo_media.copy_share_files(client, share, run.folder)
     bars.update(bar, completed=100 if succeeded else None, note="complete" if succeeded else "failed")
     return DemoResult(succeeded, "\n".join([text, *(f"  {'':<17} {path}" for path in paths)]))
+
+
+async def _add_and_follow_clips(bars: Progress, client: Client, site: socket.socket) -> DemoResult:
+    """Insert two videos of the local site, follow their stages, and search them."""
+    owner, demo_clips = _import_demo_systems().DEMO_USER_ID, _import_demo_clips()
+    clip_ids = await demo_clips.add_demo_clips(client, owner, site)
+    bar = bars.add_task("clips", total=100, note="inserted")
+
+    def show_progress(percent: float, note: str) -> None:
+        bars.update(bar, completed=percent, note=note)
+
+    rows = await demo_clips.wait_for_clips(client, owner, clip_ids, show_progress)
+    texts = [
+        f"{row['title']}: {row['processing_error'] or row['summary'] or 'no transcript'}" for row in rows
+    ]
+    succeeded = all(row["processing_status"] == "done" for row in rows)
+    lines = [*texts, *await demo_clips.search_demo_clips(client, owner)]
+    return DemoResult(succeeded, f"\n  {'':<17} ".join(lines))
 
 
 async def _describe_bookmarks(run: DemoRun, client: Client) -> list[str]:
