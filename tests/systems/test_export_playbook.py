@@ -13,6 +13,7 @@ from api_clients import bearer_headers, make_token
 from gated_renderer import GatedRenderer
 from system_harness import SERVICE_KEY, SystemHarness
 
+from holdfast import telemetry
 from holdfast.testing import Clock, wait_until
 
 
@@ -168,3 +169,22 @@ async def test_5_batch_export(exports_system: SystemHarness) -> None:
         assert all(name.endswith(".pdf") and "/" not in name for name in names)
         pages = [len(pypdf.PdfReader(io.BytesIO(archive.read(name))).pages) for name in names]
     assert pages == [1, 2, 1]
+
+
+async def test_the_end_of_an_export_is_logged_with_user_and_duration_and_without_content(
+    exports_system: SystemHarness,
+) -> None:
+    events: list[dict[str, Any]] = []
+    unsubscribe = telemetry.subscribe(lambda _, fields: events.append(dict(fields)), only=["task.finished"])
+    ann = exports_system.create_user()
+    job = await ann.start_export(await ann.add_document(title="A secret title"))
+    try:
+        async with exports_system.run_worker():
+            await ann.wait_for_export(job)
+            await wait_until(lambda: events, what="the event")
+    finally:
+        unsubscribe()
+    [event] = events
+    assert (str(event["job"]), event["owner"], event["outcome"]) == (job, ann.id, "succeed")
+    assert event["seconds"] > 0
+    assert "secret" not in str(event)

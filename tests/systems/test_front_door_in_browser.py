@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from all_systems import list_systems
 from api_clients import make_token, serve_app
 from chromium import CHROMIUM_OPTIONS, find_chromium
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
@@ -19,9 +20,9 @@ from system_harness import SystemHarness, SystemUser
 from holdfast.engine.connection import Database
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
-from holdfast.systems import bookmarks, exports, mount, reports
+from holdfast.systems import exports, mount, reports
 
-SYSTEMS = (bookmarks, exports, reports)
+SYSTEMS = list_systems()
 COOKIE_NAME = "app-session"
 PAGE_TIMEOUT_MS = 120_000
 DESKTOP, PHONE = (1280, 900), (390, 844)
@@ -39,7 +40,7 @@ async def browser() -> AsyncGenerator[Browser]:
 
 @pytest.fixture
 async def site(url: Secret, system_settings: Settings) -> AsyncGenerator[SystemHarness]:
-    """The API with several systems. Bookmarks have no worker: their page only loads."""
+    """The API with all systems. Workers run exports and reports; the other pages have tests of their own."""
     settings = replace(system_settings, jwt_cookie=COOKIE_NAME)
     async with Database(url, settings) as db:
         async with db.connection() as connection:
@@ -111,9 +112,13 @@ async def test_a_visitor_signs_in_once_and_uses_the_systems(
         await expect(page.locator("#summary")).to_have_text("No jobs are running · no files stored")
         await check_page(page, "home", size)
 
-        await page.click(".tile:has-text('Bookmarks')")
-        await expect(page.locator("#add-form")).to_be_visible()
-        await page.click("#page-navigation >> text=Document export")
+        for title in ("Bookmarks", "Clips", "Media"):
+            await page.click(f".tile:has-text('{title}')")
+            await expect(page.locator("#content")).to_be_visible()
+            await expect(page.locator("#sign-in")).to_be_hidden()
+            await check_page(page, title.lower(), size)
+            await page.click("#page-navigation >> text=Home")
+        await page.click(".tile:has-text('Document export')")
         await page.click("#add-samples")
         await page.locator("#documents label", has_text="Amara").click()
         await page.click("#export")
@@ -188,7 +193,7 @@ async def test_the_cookie_of_the_application_signs_in_everywhere(
         cookie = {"name": COOKIE_NAME, "value": make_token(ann.id), "url": site.url}
         await visit.context.add_cookies([cookie])  # type: ignore[list-item]
         page = await visit.open_page("/")
-        for path in ("/", "/bookmarks", "/exports", "/reports", "/my-jobs"):
+        for path in ("/", "/bookmarks", "/clips", "/exports", "/media", "/reports", "/my-jobs"):
             await page.goto(site.url + path)
             await expect(page.locator("#content")).to_be_visible()
             await expect(page.locator("#sign-out")).to_be_hidden()  # the application signs out

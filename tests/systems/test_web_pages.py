@@ -122,3 +122,35 @@ async def test_create_and_play_a_report(reports_system: SystemHarness, browser: 
         await expect(page.locator("#book")).to_contain_text("Complete book")
         await tab.save_screenshot("reports-done")
     assert tab.errors == []
+
+
+async def test_a_preview_that_fails_says_why(exports_system: SystemHarness, browser: Browser) -> None:
+    ann = exports_system.create_user()
+    document = await ann.add_document(title="Half a document")
+    async with exports_system.db.connection() as connection:
+        await connection.execute(
+            "update public.documents set data = '{\"profile\": {}}' where id = $1", document
+        )
+    tab = await open_page(browser, exports_system, "/exports", ann.id)
+    await tab.page.locator("#documents label").click()
+    await expect(tab.page.locator("#no-preview")).to_contain_text("name")
+    await expect(tab.page.locator("#no-preview")).not_to_contain_text("400")
+
+
+async def test_a_running_report_is_shown_when_the_page_opens(
+    reports_system: SystemHarness, browser: Browser
+) -> None:
+    ann = reports_system.create_user()
+    params = {"person1": {"name": "Ann"}, "person2": {"name": "Bo"}, "systems": ["western"]}
+    assert (await ann.post("/api/jobs/start", {"type": "nuclear_v2", "params": params})).status_code == 202
+    tab = await open_page(browser, reports_system, "/reports", ann.id)
+    await expect(tab.page.locator("#report")).to_be_visible()
+    async with reports_system.run_worker(text_provider=OneSentenceTextProvider()):
+        await expect(tab.page.locator("#percent")).not_to_have_text("0 %")
+        await tab.page.click("#cancel")
+        await expect(tab.page.locator("#message")).to_have_text("cancelled")
+        await expect(tab.page.locator("#retry")).to_be_visible()
+        await tab.page.click("#retry")
+        await expect(tab.page.locator("#percent")).to_have_text("100 %")
+        await expect(tab.page.locator("#retry")).to_be_hidden()
+    assert tab.errors == []

@@ -109,7 +109,7 @@ class TaskExecutor:
         context = attempt.context
         current.set(context)
         if telemetry.has_subscribers("task.started"):
-            telemetry.emit("task.started", **_build_event_fields(attempt))
+            telemetry.emit("task.started", **_build_event_fields(attempt), **_build_owner_field(attempt))
         if self._tracing is not None:
             outcome = await self._run_in_span(attempt)
         elif attempt.isolated:
@@ -230,9 +230,15 @@ def _build_event_fields(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+def _build_owner_field(attempt: Attempt) -> dict[str, str]:
+    """Return the owner for events and logs. Spans do not have it: they often go to another company."""
+    return {} if attempt.claimed.owner is None else {"owner": attempt.claimed.owner}
+
+
 def _build_finished_event(attempt: Attempt, outcome: TaskOutcome | None) -> dict[str, Any]:
     return {
         **_build_event_fields(attempt),
+        **_build_owner_field(attempt),
         "outcome": outcome.kind if outcome else "stopped",
         "seconds": time.monotonic() - attempt.started_at,
         "error": _redact_outcome_error(attempt, outcome),

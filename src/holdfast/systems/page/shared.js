@@ -80,6 +80,9 @@ function showThemeButton() {
   button.title = label;
 }
 
+// On a phone, the link of this page may be outside the visible part of the navigation.
+document.querySelector("#page-navigation [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 find("#theme-button").addEventListener("click", () => {
   const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
