@@ -59,6 +59,7 @@ async def test_captions_of_a_page_become_the_transcript(
         done = await system.wait_for(ann, clip["id"], "done")
     assert done["transcript"] == "Water the tomatoes in the morning. Never water the leaves."
     assert [line["start"] for line in done["segments"]] == [0, 2]
+    assert done["title"] == "Growing tomatoes"
     assert (done["transcript_by"], done["enriched_by"]) == ("captions", "local extract")
     assert "without a language model" in done["notice"]
     assert "tomatoes" in done["tags"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-PASSAGE_CHARS: Final = 700  # about a minute of speech
-MAX_PASSAGE_CHARS: Final = 1_400
+PASSAGE_CHARS: Final = 400  # about half a minute of speech
+MAX_PASSAGE_CHARS: Final = 1_000
 MAX_PASSAGES: Final = 2_000
 SIGNATURE_BITS: Final = 256
 MAX_DIMENSION: Final = 16_000
@@ -31,7 +31,7 @@ class Passage:
 
 
 def split_transcript(transcript: str, segments: Sequence[tuple[float, float, str]]) -> list[Passage]:
-    """Split a transcript into passages of about a minute, at the borders of its parts or sentences."""
+    """Split a transcript into passages of about half a minute, at the borders of its parts or sentences."""
     has_times = any(end > 0 for _, end, _ in segments)
     parts = segments if has_times else [(0.0, 0.0, text) for text in _SENTENCE_END.split(transcript)]
     passages: list[Passage] = []

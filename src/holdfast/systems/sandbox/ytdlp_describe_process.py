@@ -28,6 +28,7 @@ CAPTIONS_FILE = "captions"
 MAX_CAPTIONS_BYTES = 8 * 1024 * 1024
 MAX_DESCRIPTION_CHARS = 5_000
 FORMATS = ("vtt", "srt", "json3")  # that we can read, the best first
+NUMBERING_READERS = {"Generic", "HTML5MediaEmbed"}
 NOT_CAPTIONS = {"live_chat", "rechat", "danmaku", "comments"}
 
 
@@ -41,7 +42,7 @@ class Description(Download):
             self._check_info(info)
             captions = self._fetch_captions(ydl, info)
         return {
-            "title": clean_text(info.get("title")),
+            "title": clean_text(remove_item_number(info)),
             "author": clean_text(info.get("uploader") or info.get("channel") or info.get("creator")),
             "description": clean_text(info.get("description"), MAX_DESCRIPTION_CHARS),
             "thumbnail": info.get("thumbnail") if isinstance(info.get("thumbnail"), str) else None,
@@ -66,6 +67,13 @@ class Description(Download):
                 Path(CAPTIONS_FILE).write_bytes(data)
                 return {"captions_language": language, "captions_automatic": is_automatic}
         return {}
+
+
+def remove_item_number(info: dict[str, Any]) -> Any:
+    """Return the title without the number that yt-dlp adds to videos of pages that it has no reader for."""
+    title: Any = info.get("title")
+    is_numbered = isinstance(title, str) and info.get("extractor_key") in NUMBERING_READERS
+    return title.removesuffix(" (1)") if is_numbered else title
 
 
 def choose_captions(tracks: Any, language: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -162,7 +162,7 @@ begin
     result jsonb not null,
     created_at timestamptz not null default clock_timestamp(),
     primary key (clip_id, step))', v_id_type);
-  -- The passages of a transcript, about a minute each. signature has the signs of the embedding, 256 bits.
+  -- The passages of a transcript, about half a minute each. signature has the signs of the embedding, 256 bits.
   execute format('create table if not exists {}.clip_passages (
     clip_id %s not null references {}.clipnest_videos (id) on delete cascade,
     number integer not null,
