@@ -69,6 +69,7 @@ LONG_TEST_FILES = (
     "systems/capture/test_browser_pool.py",
     "systems/clips/test_page_in_browser.py",
     "systems/clips/test_sources.py",
+    "systems/clips/test_supabase_client.py",
     "systems/clips/test_worker_kills.py",
     "systems/capture/test_hard_pages.py",
     "systems/capture/test_images.py",

@@ -198,3 +198,11 @@ async def test_a_clip_that_has_not_failed_is_not_retried(system: ClipsHarness) -
     assert (answer.status_code, answer.json()["processing_status"], answer.json()["processing_error"]) == (
         202, "pending", None)  # fmt: skip
     assert await system.count_messages() == 1
+
+
+async def test_metrics_count_clips_by_status(system: ClipsHarness) -> None:
+    await system.add(system.create_user(), URL)
+    text = (await system.http.get("/metrics", headers=bearer_headers(SERVICE_KEY))).text
+    assert 'holdfast_clips{status="pending"} 1' in text
+    assert 'holdfast_clips_ended_last_hour{outcome="failed"} 0' in text
+    assert 'holdfast_clips_wait_seconds{queue="enrich_jobs"} 0' in text

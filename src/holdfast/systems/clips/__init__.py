@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from holdfast import JobType
 from holdfast.systems import AppArguments
 from holdfast.systems.clips.clip_endpoints import ClipEndpoints
+from holdfast.systems.clips.clip_metrics import list_clip_metrics
 from holdfast.systems.clips.consumers import (
     clips_lifespan,
     create_clip_consumers,
@@ -72,11 +73,16 @@ def create_clip_routes() -> list[BaseRoute]:
 
 
 def mount() -> AppArguments:
-    """Return the routes, tasks and job types of the clip system as keyword arguments of `create_app`.
+    """Return the routes, tasks, job types and metrics of clips as keyword arguments of `create_app`.
 
     Example: `create_app(settings, **clips.mount())`.
     """
-    return {"routes": create_clip_routes(), "tasks": tasks, "job_types": job_types}
+    return {
+        "routes": create_clip_routes(),
+        "tasks": tasks,
+        "job_types": job_types,
+        "metric_sources": [list_clip_metrics],
+    }
 
 
 async def install_if_needed(connection: Any, schema: str = "public") -> None:

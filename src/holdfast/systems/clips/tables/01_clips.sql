@@ -126,6 +126,8 @@ create index if not exists clipnest_videos_user on {}.clipnest_videos (user_id, 
 create index if not exists clipnest_videos_user_updated on {}.clipnest_videos (user_id, updated_at);
 create index if not exists clipnest_videos_unfinished on {}.clipnest_videos (user_id, processing_status)
   where processing_status in ('pending', 'scraping', 'enriching');
+create index if not exists clipnest_videos_ended on {}.clipnest_videos (updated_at)
+  where processing_status in ('done', 'failed');
 create index if not exists clipnest_videos_search on {}.clipnest_videos using gin (search);
 create index if not exists clipnest_videos_model on {}.clipnest_videos (embedding_model)
   where processing_status = 'done' and transcript_segments is not null;
