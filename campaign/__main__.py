@@ -21,6 +21,7 @@ from campaign.runs import (
     failover,
     guarantees,
     machine_faults,
+    media,
     recovery,
     server_faults,
     worker_faults,
@@ -35,6 +36,7 @@ ALL_RUNS = (
     *machine_faults.FAULT_RUNS,
     *failover.FAULT_RUNS,
     *recovery.FAULT_RUNS,
+    *media.FAULT_RUNS,
 )
 RUNS_BY_NAME: dict[str, FaultRun] = {run.name: run for run in ALL_RUNS}
 

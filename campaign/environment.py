@@ -70,6 +70,8 @@ class FaultEnvironment:
         "4",
     )  # a fault hits few tasks
     real_workers: bool = False  # start workers as users do, instead of forking prepared ones
+    worker_app: str = "campaign.default_app"  # of real workers
+    worker_variables: dict[str, str] = field(default_factory=dict[str, str])  # environment of real workers
     _real_workers: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
     _status_connection: Connection | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -106,11 +108,11 @@ class FaultEnvironment:
 
     def _start_real_worker(self) -> int:
         """Start `holdfast worker` as users do, with its default options."""
-        environment = build_worker_environment(self.folder)
+        environment = {**build_worker_environment(self.folder), **self.worker_variables}
         environment["HOLDFAST_DATABASE_URL"] = (self.worker_url or self.url).reveal()
         with (self.folder / "workers.log").open("ab") as log:
             process = subprocess.Popen(
-                [*HOLDFAST_COMMAND, "--log-level", "warning", "worker", "campaign.default_app"],
+                [*HOLDFAST_COMMAND, "--log-level", "warning", "worker", self.worker_app],
                 env=environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
@@ -153,7 +155,7 @@ class FaultEnvironment:
         `with_children` also kills the heartbeat process, as when a machine is lost: no process is left that
         could release the leases, so they expire.
         """
-        members = {member: get_process_key(member) for member in (pid, *_list_descendants(pid))}
+        members = {member: get_process_key(member) for member in (pid, *list_descendants(pid))}
         for member in members if with_children else [pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
@@ -258,7 +260,7 @@ def _is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
 
 
-def _list_descendants(pid: int) -> list[int]:
+def list_descendants(pid: int) -> list[int]:
     pids = [pid]
     for each in pids:
         with contextlib.suppress(OSError):

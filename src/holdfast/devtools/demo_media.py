@@ -73,7 +73,7 @@ async def serve_film(listener: socket.socket) -> AsyncGenerator[None]:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             position = re.search(r"(?im)^range: bytes=(\d+)-", request)
-            await _send_film(writer, film, int(position[1]) if position else 0)
+            await send_film(writer, film, int(position[1]) if position else 0)
         writer.close()
 
     server = await asyncio.start_server(answer, sock=listener)
@@ -83,7 +83,8 @@ async def serve_film(listener: socket.socket) -> AsyncGenerator[None]:
         server.close()
 
 
-async def _send_film(writer: asyncio.StreamWriter, film: bytes, start: int) -> None:
+async def send_film(writer: asyncio.StreamWriter, film: bytes, start: int) -> None:
+    """Send the film from a position on, in pieces."""
     status = "206 Partial Content" if start else "200 OK"
     content_range = f"Content-Range: bytes {start}-{len(film) - 1}/{len(film)}\r\n" if start else ""
     head = (
