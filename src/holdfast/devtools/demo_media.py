@@ -126,8 +126,8 @@ async def wait_for_share(
     """Wait until nothing of the share changes any more. Report the percentage of the step and its name."""
     while not queries.is_share_finished(share):
         async with client.connection() as connection:
-            found = await queries.find_share(connection, client.settings.systems_schema, share["id"])
-        share = found or share
+            row = await queries.find_share(connection, client.settings.systems_schema, share["id"])
+        share = row or share
         on_progress(*_describe_progress(share))
         await asyncio.sleep(STATUS_CHECK_INTERVAL_S)
     return share

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -25,6 +24,7 @@ MAX_YTDLP_PROCESSES: Final = 4  # of one worker process
 MAX_FFMPEG_PROCESSES: Final = 2
 MAX_CONNECTIONS_PER_HOST: Final = 1_000  # the limit of downloads per host is in the database
 SCRATCH_PREFIX: Final = "holdfast-media-"
+MAX_PID_DIGITS: Final = 10
 _log = logging.getLogger("holdfast.systems.media")
 
 
@@ -62,7 +62,8 @@ class MediaWorkerState:
     @contextmanager
     def open_scratch_folder(self) -> Generator[Path]:
         """Create a folder for the files of one attempt, and delete it at the end of the block."""
-        folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
+        owner = f"{os.getpid()}-{find_start_time(os.getpid()) or 0}"
+        folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{owner}-"))
         try:
             yield folder
         finally:
@@ -104,17 +105,28 @@ async def _start_downloads_forever(state: MediaWorkerState) -> None:
         await asyncio.sleep(START_INTERVAL_S)
 
 
+def find_start_time(pid: int) -> str | None:
+    """Return when a process started, as the kernel counts it, or None if it does not run any more.
+
+    The number of a process is used again after its end, but not with the same start time.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, start_time = fields[0], fields[19]
+    return None if state in "ZX" else start_time  # a killed process whose parent has not noticed it yet
+
+
 def delete_stale_scratch_folders() -> None:
-    """Delete the folders of worker processes that were killed."""
+    """Delete the folders of worker processes that were killed. Without /proc, delete nothing."""
+    if find_start_time(os.getpid()) is None:
+        return
     for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
-        pid = folder.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
-        if not pid.isdigit():
-            continue
-        with contextlib.suppress(PermissionError):
-            try:
-                os.kill(int(pid), 0)
-            except (ProcessLookupError, OverflowError):
-                shutil.rmtree(folder, ignore_errors=True)
+        pid, _, rest = folder.name.removeprefix(SCRATCH_PREFIX).partition("-")
+        start_time = rest.partition("-")[0]
+        if pid.isdecimal() and len(pid) < MAX_PID_DIGITS and find_start_time(int(pid)) != start_time:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @lifespan
