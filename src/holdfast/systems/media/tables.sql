@@ -89,8 +89,7 @@ create index if not exists shares_user_url on {}.shares (user_id, url_key);
 create index if not exists shares_created on {}.shares (created_at);
 create index if not exists shares_completed on {}.shares (download_completed_at) where download_status = 'completed';
 
--- How far a running job is. It changes twice a second and may be lost, so it is not in the table of the shares. The row of
--- a job that has ended well is deleted, so that looking for changes reads few rows.
+-- How far a running job is. It changes twice a second and may be lost, so it has a table of its own, with few rows.
 create unlogged table if not exists {}.share_progress (
   share_id uuid primary key references {}.shares on delete cascade,
   user_id uuid not null,
@@ -140,9 +139,9 @@ begin
     new.download_attempts := case when new.download_status = 'pending' then 0 else new.download_attempts end;
     new.download_error := null; new.download_started_at := null; new.download_completed_at := null;
     new.run_after := null; new.slot_taken_at := null; new.job_id := null; new.download_task_id := null;
-    new.file_id := null; new.media_url := null; new.processing_status := 'waiting'; new.processing_error := null;
-    new.transcript_status := 'waiting'; new.transcript_error := null; new.media_info := null; new.poster_id := null;
-    new.uses_ytdlp := false;
+    new.file_id := null; new.media_url := null; new.media_info := null; new.poster_id := null; new.uses_ytdlp := false;
+    new.processing_status := 'waiting'; new.processing_error := null;
+    new.transcript_status := 'waiting'; new.transcript_error := null;
     delete from {}.share_progress p where p.share_id = new.id;
   elsif new.download_status = 'completed' and new.processing_status not in ('waiting', 'processing')
     and new.transcript_status not in ('waiting', 'processing') then
@@ -263,7 +262,6 @@ declare
   v_host_limit integer := (select r.max_running from holdfast.limit_rules r
     where r.name = 'media downloads of one host');
   v_full_hosts text[];
-  v_ytdlp_full boolean;
   v_ending uuid[] := '{}';
   v_share {}.shares;
 begin
@@ -277,8 +275,8 @@ begin
   while v_room > 0 loop
     v_full_hosts := array(select s.url_host from {}.shares s where s.slot_taken_at is not null and s.url_host is not null
       group by s.url_host having count(*) >= v_host_limit);
-    v_ytdlp_full := {}.count_ytdlp_downloads(null) >= {}.get_ytdlp_limit();
-    v_share := {}.choose_next_share((v_count + 1) % v_free_turn = 0, v_full_hosts, v_ytdlp_full, v_ending, v_now);
+    v_share := {}.choose_next_share((v_count + 1) % v_free_turn = 0, v_full_hosts, not {}.has_free_ytdlp_slot(null),
+      v_ending, v_now);
     exit when v_share.id is null;
     if {}.start_share(v_share, v_now) then
       v_count := v_count + 1;
@@ -294,14 +292,12 @@ begin
   return v_started;
 end $$;
 
--- How many downloads with yt-dlp are started, without one share, and how many may be.
-create or replace function {}.count_ytdlp_downloads(p_without uuid) returns bigint
+-- Return whether fewer downloads with yt-dlp are started than may be. One share is not counted.
+create or replace function {}.has_free_ytdlp_slot(p_without uuid) returns boolean
 language sql stable set search_path = '' as $$
-  select count(*) from {}.shares s where s.slot_taken_at is not null and s.uses_ytdlp and s.id is distinct from p_without;
-$$;
-create or replace function {}.get_ytdlp_limit() returns integer
-language sql stable set search_path = '' as $$
-  select coalesce((select r.max_running from holdfast.limit_rules r where r.name = 'media downloads with yt-dlp'), 12);
+  select coalesce((select r.max_running from holdfast.limit_rules r where r.name = 'media downloads with yt-dlp'), 12)
+    > (select count(*) from {}.shares s where s.slot_taken_at is not null and s.uses_ytdlp
+      and s.id is distinct from p_without);
 $$;
 
 -- Mark a running share as one that needs yt-dlp. Return whether it may go on; otherwise it waits for its turn.
@@ -311,7 +307,7 @@ declare
   v_free boolean;
 begin
   perform from {}.share_starts s for update; -- one at a time, and not while downloads are started
-  v_free := {}.count_ytdlp_downloads(p_share) < {}.get_ytdlp_limit();
+  v_free := {}.has_free_ytdlp_slot(p_share);
   update {}.shares s set uses_ytdlp = true,
     download_status = case when v_free then s.download_status else 'retry' end,
     slot_taken_at = case when v_free then s.slot_taken_at end
@@ -346,8 +342,8 @@ end $$;
 
 revoke all on function {}.prepare_share(), {}.delete_share_files(), {}.settle_ended_shares(timestamptz),
   {}.count_download_slots(timestamptz), {}.start_share({}.shares, timestamptz), {}.start_share_downloads(),
-  {}.choose_next_share(boolean, text[], boolean, uuid[], timestamptz), {}.count_ytdlp_downloads(uuid),
-  {}.get_ytdlp_limit(), {}.take_ytdlp_slot(uuid, uuid) from public;
+  {}.choose_next_share(boolean, text[], boolean, uuid[], timestamptz), {}.has_free_ytdlp_slot(uuid),
+  {}.take_ytdlp_slot(uuid, uuid) from public;
 
 -- Services and workers read and change all rows. Users read their own rows. They add and delete shares
 -- through the API, which checks the URL and the limits.

@@ -1,5 +1,5 @@
-// The dialog with the player, the transcript and the files of one share. It follows the changes of the share while it is
-// open, and leaves the player alone meanwhile.
+// The dialog with the player, the transcript and the files of one share. While it is open it follows the changes of the
+// share, and leaves the player alone.
 
 import {
   createButton, createElement, createExternalLink, createFileImage, createIcon, formatBytes, isSafeUrl, openDialog,
