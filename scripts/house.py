@@ -103,7 +103,8 @@ def iterate_strings(path: Path) -> Iterator[tuple[int, str]]:
 
 def check_sql_outside_engine() -> Iterator[str]:
     for path in list_files("src/**.py"):
-        if "engine" in path.parts or "systems" in path.parts:
+        # The template of a system of one's own is such a system.
+        if "engine" in path.parts or "systems" in path.parts or "templates" in path.parts:
             continue
         for line, text in iterate_strings(path):
             if SQL_STATEMENT_PATTERN.match(text):

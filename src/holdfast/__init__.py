@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.definitions.schedules import Schedule, ScheduledTask, schedule
     from holdfast.definitions.tasks import Call, RetryPolicy, Task, task
     from holdfast.engine.connection import Connection
+    from holdfast.engine.erasures import Erasure
     from holdfast.errors import (
         Cancel,
         HoldfastError,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from holdfast.model import (
         Artifact,
         Batch,
-        Erasure,
         Failure,
         Job,
         JobPage,
@@ -149,7 +149,7 @@ _MODULE_BY_NAME = {
     "Consumer": "holdfast.definitions.consumers",
     "ConsumerOptions": "holdfast.definitions.consumers",
     "Ctx": "holdfast.definitions.context",
-    "Erasure": "holdfast.model",
+    "Erasure": "holdfast.engine.erasures",
     "Failure": "holdfast.model",
     "FileOptions": "holdfast.client.files",
     "Graph": "holdfast.definitions.graphs",

@@ -42,8 +42,8 @@ EVENT_DESCRIPTIONS: Final[dict[str, str]] = {
     "task.raised": "An attempt raised an exception: task, job, name, attempt, exception (as it was raised), "
     "masker (masks the secrets of the arguments in a text)",
     "task.started": "An attempt began: task, job, name, queue, attempt, owner (if the job has one)",
-    "task.finished": "The outcome of an attempt was recorded: task, job, name, queue, attempt, owner, outcome, "
-    "seconds, error",
+    "task.finished": "The outcome of an attempt was recorded: task, job, name, queue, attempt, owner, "
+    "outcome, seconds, error",
     "outcome.refused": "The outcome of an attempt was not recorded: task, attempt, outcome, reason",
     "task.lease_lost": "Another worker got the lease of a task: task, attempt",
     "message.started": "A consumer began to handle a message: queue, message, name, reads",

@@ -185,9 +185,7 @@ def list_bookmark_titles(entries: list[Any]) -> list[str]:
     return [
         title
         for entry in entries
-        for title in (
-            list_bookmark_titles(cast("list[Any]", entry)) if isinstance(entry, list) else [entry.title]
-        )
+        for title in (list_bookmark_titles(entry) if isinstance(entry, list) else [entry.title])
     ]
 
 

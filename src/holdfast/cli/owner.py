@@ -13,8 +13,8 @@ from holdfast.cli.parameters import DURATION
 from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
 from holdfast.client.erasures import DEFAULT_ERASURE_TIME
 from holdfast.engine import erasures
+from holdfast.engine.erasures import Erasure
 from holdfast.errors import NotFoundError
-from holdfast.model import Erasure
 
 ERASURE_COLUMNS = ["owner", "status", "requested_at", "finished_at", "requested_by", "deleted"]
 

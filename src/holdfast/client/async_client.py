@@ -17,8 +17,8 @@ from holdfast.client.schedules import Schedules
 from holdfast.client.submission import JobSubmission
 from holdfast.definitions.job_types import JobType
 from holdfast.engine.connection import Connection, Database
+from holdfast.engine.erasures import Erasure
 from holdfast.engine.limits import pause_queue, resume_queue
-from holdfast.model import Erasure
 from holdfast.settings import Settings
 
 

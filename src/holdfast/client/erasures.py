@@ -9,7 +9,7 @@ from datetime import timedelta
 from holdfast.client.connections import ClientConnections
 from holdfast.client.files import Files
 from holdfast.engine import artifacts, erasures
-from holdfast.model import Erasure
+from holdfast.engine.erasures import Erasure
 
 DEFAULT_ERASURE_TIME = timedelta(minutes=5)
 MAX_POLL_INTERVAL_S = 0.5  # while the work that was interrupted comes to its end

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from holdfast.engine.connection import Connection
-from holdfast.model import Erasure
 
 MAX_ROWS_PER_STEP = 1000
 MAX_OBJECTS_PER_STEP = 1000
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to erase everything of an owner. `deleted` counts rows by kind or table.
+
+    `finished_at` is None while something is left: call `client.erase_owner` again, or let a worker finish it.
+    `wait_s` is how long work that was interrupted may still write.
+
+    >>> from holdfast import Client, Erasure
+    >>> client = Client()
+    >>> async def main() -> None:
+    ...     erasure: Erasure = await client.erase_owner("3f2504e0-4f89-41d3-9a0c-0305e82c3301")
+    ...     print(erasure.finished_at, erasure.deleted)
+    """
+
+    id: UUID
+    owner: str
+    requested_by: str
+    requested_at: datetime
+    finished_at: datetime | None
+    deleted: dict[str, int]
+    wait_s: float = 0
+    more: bool = False
+
+
 _erasure_decoder = msgspec.json.Decoder(Erasure)
 
 

@@ -20,13 +20,8 @@ from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType
 from holdfast.definitions.tasks import Call
-from holdfast.model import (
-    Erasure,
-    Job,
-    JobPage,
-    LogLine,
-    TaskExplanation,
-)
+from holdfast.engine.erasures import Erasure
+from holdfast.model import Job, JobPage, LogLine, TaskExplanation
 from holdfast.settings import Settings
 
 R = TypeVar("R")

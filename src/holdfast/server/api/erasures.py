@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import erasures
+from holdfast.engine.erasures import Erasure
 from holdfast.errors import NotFoundError
-from holdfast.model import Erasure
 from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import json_response

@@ -1,6 +1,6 @@
 """The front door: a page at `/` with a tile for each mounted system, and the page of a user's jobs and files.
 
-`holdfast.systems.mount` adds these routes when a system with a page is mounted. See docs/guide/systems.md.
+`holdfast.systems.mount` adds these routes when a system with a page is mounted. See docs/guide/pages.md.
 """
 
 from __future__ import annotations

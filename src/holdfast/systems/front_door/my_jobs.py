@@ -140,7 +140,9 @@ def build_my_jobs(rows: Sequence[JobRow], owner: str, pages: Sequence[SystemPage
 
 
 def _build_my_job(job: dict[str, Any], page: SystemPage | None) -> MyJob:
-    status, progress, error = job["status"], job["progress"] or {}, job["error"] or {}
+    status: str = job["status"]
+    progress: dict[str, Any] = job["progress"] or {}
+    error: dict[str, Any] = job["error"] or {}
     return MyJob(
         id=UUID(job["id"]),
         title=page.job_titles[job["type"]] if page else job["type"].replace("_", " ").capitalize(),

@@ -143,7 +143,12 @@ function createFile(file) {
       createElement("div", { class: "grow" },
         createElement("div", { class: "clip", title: file.name }, file.name),
         createElement("div", { class: "muted" }, formatBytes(file.size), " · ", createTime(file.created_at), expiry)),
-      createButton({ text: "Download", kind: "quiet", label: `Download ${file.name}`, onClick: () => download(file) })));
+      createButton({
+        text: "Download",
+        kind: "quiet",
+        label: `Download ${file.name}`,
+        onClick: () => download(file),
+      })));
 }
 
 async function download(file) {

@@ -28,8 +28,11 @@ async function loadReports() {
 }
 
 function fillSample() {
-  const sample = { name1: "Amara Okafor", "birth-date1": "1990-06-21", name2: "Jonas Weber", "birth-date2": "1988-11-03" };
-  for (const [id, value] of Object.entries(sample)) find(`#${id}`).value = value;
+  const people = [["Amara Okafor", "1990-06-21"], ["Jonas Weber", "1988-11-03"]];
+  for (const [index, [name, birthDate]] of people.entries()) {
+    find(`#name${index + 1}`).value = name;
+    find(`#birth-date${index + 1}`).value = birthDate;
+  }
 }
 
 function readPerson(number) {
