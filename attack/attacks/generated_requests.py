@@ -13,7 +13,7 @@ from attack.attacks.attack import Attack
 from attack.findings import AttackLog
 from attack.target import Product
 
-EXAMPLES_PER_ROUTE = 30
+EXAMPLES_PER_ROUTE = 10
 
 
 async def attack_with_generated_requests(product: Product, log: AttackLog) -> None:

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from holdfast.model import Json
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import ApiOperation, api_operation, find_declared_operation
+from holdfast.server.api.priority_routes import PriorityRoute
 from holdfast.server.api.problem_responses import ProblemDetails
 from holdfast.server.api.request_examples import REQUEST_BODY_EXAMPLES
 from holdfast.version import __version__
@@ -29,9 +30,12 @@ as a bearer token. Errors are application/problem+json. Errors of /rest/v1 have 
 def list_declared_operations(
     routes: Iterable[BaseRoute], prefix: str = ""
 ) -> list[tuple[str, str, ApiOperation]]:
-    """Return path, method and declaration of every endpoint that `api_operation` declares."""
+    """Return path, method and declaration of every endpoint that `api_operation` declares.
+
+    Built-in endpoints come before those of priority routes, which replace them for some requests.
+    """
     operations: list[tuple[str, str, ApiOperation]] = []
-    for route in routes:
+    for route in sorted(routes, key=lambda each: isinstance(each, PriorityRoute)):
         if isinstance(route, Mount):
             operations += list_declared_operations(route.routes or (), prefix + route.path)
         elif isinstance(route, Route):
@@ -59,7 +63,9 @@ def build_openapi_from_routes(routes: Iterable[BaseRoute], *, server: str = "/")
     paths: dict[str, dict[str, Json]] = {}
     for path, method, operation in operations:
         described = _describe_operation(path, method, operation, schema_by_type, components)
-        paths.setdefault(path, {})[method] = described
+        other = paths.setdefault(path, {}).setdefault(method, described)
+        if other is not described:
+            _add_response_form(other, operation, schema_by_type)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Holdfast", "version": __version__, "description": _API_DESCRIPTION},
@@ -74,6 +80,17 @@ def build_openapi_from_routes(routes: Iterable[BaseRoute], *, server: str = "/")
             },
         },
     }
+
+
+def _add_response_form(
+    described: dict[str, Json], other: ApiOperation, schema_by_type: dict[int, Json]
+) -> None:
+    """Describe that a route has two endpoints (see `PriorityRoute`), each with its own form of response."""
+    success = described["responses"].get(str(other.status))
+    if other.response is None or success is None or "content" not in success:
+        return
+    for content in success["content"].values():
+        content["schema"] = {"anyOf": [content["schema"], schema_by_type[id(other.response)]]}
 
 
 def _remove_python_example(description: str) -> str:

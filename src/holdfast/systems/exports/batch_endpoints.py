@@ -35,6 +35,7 @@ from holdfast.systems.exports import queries
 from holdfast.systems.exports.export_requests import StartExportBatchRequest, parse_export_request
 from holdfast.systems.exports.http_responses import (
     FINAL_EXPORT_STATUSES,
+    START_EXPORT_RESPONSES,
     list_template_names,
     parse_path_id,
     respond_with_field_errors,
@@ -66,7 +67,10 @@ class BatchEndpoints:
             )
 
         start = declare_endpoint(
-            self.start_batch, "Export up to ten documents", body=StartExportBatchRequest, status=202
+            *(self.start_batch, "Export up to ten documents"),
+            body=StartExportBatchRequest,
+            status=202,
+            other_responses=START_EXPORT_RESPONSES,
         )
         status = declare_endpoint(self.get_batch_status, "Get the status of a batch")
         stream = declare_endpoint(

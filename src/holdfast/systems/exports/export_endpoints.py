@@ -26,6 +26,7 @@ from holdfast.server import (
 from holdfast.systems.exports import queries
 from holdfast.systems.exports.export_requests import StartExportRequest, parse_export_request
 from holdfast.systems.exports.http_responses import (
+    START_EXPORT_RESPONSES,
     ExportFrameBuilder,
     list_template_names,
     parse_path_id,
@@ -47,12 +48,6 @@ EXPORT_API_PATH = "/api/v1/export"
 DOWNLOAD_LINK_LIFETIME = timedelta(hours=1)
 MAX_DOCUMENT_TITLE_CHARS = 500
 EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
-START_EXPORT_RESPONSES = {
-    400: "A field is not valid",
-    404: "The document does not exist",
-    429: "Too many exports",
-    507: "Storage quota exceeded",
-}
 
 
 class ExportJobId(msgspec.Struct, rename="camel"):
@@ -117,7 +112,10 @@ class ExportEndpoints:
                 {},
             ),
             ("GET", "/documents", self.list_documents, "List your documents", {}),
-            ("POST", "/documents", self.add_document, "Add a document", {"status": 201}),
+            (
+                *("POST", "/documents", self.add_document, "Add a document"),
+                {"status": 201, "other_responses": {400: "A field is not valid"}},
+            ),
             ("POST", "/samples", self.add_sample_documents, "Add the sample documents", {"status": 201}),
         ]
         return [

@@ -25,6 +25,12 @@ EXPORT_STATUS_BY_JOB_STATUS = {
 }
 FINAL_EXPORT_STATUSES = frozenset({"completed", "failed", "cancelled"})
 # Errors of these types are raised by our own tasks, with messages that are written for users.
+START_EXPORT_RESPONSES = {
+    400: "A field is not valid",
+    404: "The document does not exist",
+    429: "Too many exports",
+    507: "Storage quota exceeded",
+}
 PUBLIC_EXPORT_ERROR_TYPES = frozenset({"Reject", "Cancelled"})
 
 

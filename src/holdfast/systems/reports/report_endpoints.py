@@ -6,7 +6,8 @@ and requests of services that name no user, go to the API's own endpoint at the 
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import wraps
 from typing import Any, cast
 from uuid import UUID
 
@@ -61,12 +62,31 @@ TOO_MANY_REPORTS_RETRY_AFTER_S = 60
 _client = Client()  # opens no connection: every report is submitted on the connection of the request
 
 
+class ReportView(msgspec.Struct, rename="camel"):
+    """A report with its status and progress. A single report has its files in `artifacts`."""
+
+    id: UUID
+    type: str
+    status: str
+    progress: dict[str, Any]
+    created_at: datetime
+    error: Any = None
+    artifacts: list[dict[str, Any]] = []
+
+
+class ReportPage(msgspec.Struct):
+    """Reports, and jobs of other types if the request asks for them, newest first."""
+
+    jobs: list[dict[str, Any]]
+    next: UUID | None = None
+
+
 def create_report_routes() -> list[BaseRoute]:
     """Create the routes of the report API."""
     endpoints: list[tuple[str, str, Endpoint]] = [
         ("POST", "/start", _declare_endpoint(start_report, "Start a report", status=202)),
-        ("GET", "", _declare_endpoint(list_reports, "List your reports")),
-        ("GET", "/{id}", _declare_endpoint(get_report, "Get a report with its progress and files")),
+        ("GET", "", _declare_endpoint(list_reports, "List your reports", response=ReportPage)),
+        ("GET", "/{id}", _declare_endpoint(get_report, "Get a report with its files", response=ReportView)),
         ("DELETE", "/{id}", _declare_endpoint(cancel_report, "Cancel a report")),
         ("POST", "/{id}/retry", _declare_endpoint(retry_report, "Retry what failed in a report")),
     ]
@@ -89,6 +109,7 @@ def _declare_endpoint(endpoint: Any, summary: str, **options: Any) -> Any:
 def _delegate_service_requests(endpoint: Endpoint) -> Endpoint:
     """Decorate an endpoint, so that requests of services go to the built-in endpoint of the API."""
 
+    @wraps(endpoint)
     async def choose_endpoint(request: Request) -> Response:
         return await (endpoint if await _is_user_request(request) else call_built_in_endpoint)(request)
 
