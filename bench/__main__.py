@@ -21,6 +21,7 @@ BENCH_DIR = Path(__file__).parent
 PART_COMMANDS = {
     "engine": ["-m", "bench.engine"],
     "worker": [str(BENCH_DIR / "worker.py")],
+    "wakeups": ["-m", "bench.wakeups"],
     "queues": ["-m", "bench.queues"],
     "api": ["-m", "bench.api"],
     "systems": [str(BENCH_DIR / "systems.py")],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import asyncpg
 import pytest
+from wakeup_listener import WakeupListener
 
 from holdfast.settings import Secret
 
@@ -76,3 +77,12 @@ def catalogue() -> CatalogReader:
         return lines
 
     return read
+
+
+@pytest.fixture
+async def wakeups(url: Secret) -> AsyncGenerator[WakeupListener]:
+    connection = await asyncpg.connect(url.reveal())
+    listener = WakeupListener(connection)
+    await listener.listen()
+    yield listener
+    await connection.close()

@@ -83,7 +83,7 @@ async def test_definers_are_pinned_and_nothing_is_for_the_public(conn: Connectio
 
 
 async def test_nothing_reads_another_clock(conn: Connection) -> None:
-    """Lists of who watches are about connections of now, and the status page shows both clocks."""
+    """Lists of who watches or was woken are about this moment, and the status page shows both clocks."""
     clocks = r"(clock_timestamp|(transaction|statement|current|local)_?timestamp|(?<![.\w])now\()"
     reading = await list_names(
         conn,
@@ -95,6 +95,10 @@ async def test_nothing_reads_another_clock(conn: Connection) -> None:
         "watch_jobs",
         "register_job_waiter",
         "register_sleeping_reader",
+        "count_sleeping_workers",
+        "notify_sleeping_workers",
+        "send_wakeup",
+        "broadcast_wakeup",
         "notify_event_watchers",
         "notify_job_waiters",
         "get_database_health",

@@ -27,6 +27,7 @@ from holdfast.worker.lost_claims import LostClaims
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.outcome_isolation import OutcomeIsolator
 from holdfast.worker.queue_shares import QueueSelector
+from holdfast.worker.wakeups import Wakeup, parse_wakeup
 
 POLL_INTERVAL_WITH_LISTENER_S = 58.0  # with a working listener; with its pings two statements per minute
 POLL_INTERVAL_WITHOUT_LISTENER_S = 1.5  # without a working listener
@@ -136,17 +137,24 @@ class TaskFetcher(BackgroundService):
     def handle_notification(self, payload: str) -> None:
         """Handle the payload of a notification.
 
-        It is the name of a queue with work, "cancel", "maintenance", or "" when notifications may have been
-        missed.
+        It is a wakeup, "cancel", "maintenance", or "" when notifications may have been missed.
         """
         if payload == "cancel":
             self.on_cancel()
         elif payload == "maintenance":
             self.on_maintenance()
         else:
-            self.poll_now()
+            self._handle_wakeup(parse_wakeup(payload))
         if not payload:
             self.on_maintenance()
+
+    def _handle_wakeup(self, wakeup: Wakeup | None) -> None:
+        if wakeup is not None and not wakeup.is_for(self._worker, self.queue_selector.queues):
+            return
+        if wakeup is not None and wakeup.worker == self._worker:
+            # For a moment nobody else is notified. So this worker polls several times before it sleeps again.
+            self._empty_polls = 0
+        self.poll_now()
 
     def _handle_freed_slot(self) -> None:
         if self.queue_selector.held_back:

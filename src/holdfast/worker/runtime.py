@@ -330,6 +330,7 @@ class WorkerRuntime:
             "pid": os.getpid(),
             "version": __version__,
             "slots": self._start_fields["concurrency"],
+            "listening": self._database.settings.listen != "off",
             "running": len(self._fetcher.running),
             "ended": self._executor.ended_count,
             "loop_lag_ms": round(self._heartbeat.loop_lag_s * 1000),

@@ -99,7 +99,7 @@ begin
         'expires_at')) end,
     nullif(v_job -> 'labels', 'null'), v_job ->> 'unique_key', (v_job ->> 'batch')::uuid);
   if v_due <= p_now then
-    perform holdfast.wake_workers(array[v_lane]);
+    perform holdfast.wake_workers(array[v_lane], 1);
   end if;
   return jsonb_build_object(coalesce(p_task ->> 'name', p_task ->> 'type'), p_id);
 end $$;

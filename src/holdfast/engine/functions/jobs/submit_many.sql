@@ -71,7 +71,7 @@ begin
   from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
   returning jsonb_build_object('id', t.id, 'created', true, 'status', 'queued');
   if v_ready then
-    perform holdfast.wake_workers(array[v_lane]);
+    perform holdfast.wake_workers(array[v_lane], jsonb_array_length(p_jobs));
   end if;
 end $$;
 
@@ -103,7 +103,7 @@ begin
   cross join lateral (select case when e.body ?| '{run_at,delay_s}'
     then holdfast.parse_due_time(e.body, null, v_now) end as due_at offset 0) as d
   returning t.id;
-  perform holdfast.wake_workers(array(select distinct l from unnest(v_lanes) as l));
+  perform holdfast.wake_workers(array(select distinct l from unnest(v_lanes) as l), jsonb_array_length(p_jobs));
 end $$;
 
 -- Return the lane of each job, or a single lane if it is the same for all.

@@ -55,7 +55,7 @@ begin
   end if;
   if exists (select from holdfast.workers w where w.sleeping and v_queue = any (w.queues)
     and (w.types is null or v_type = any (w.types))) then
-    perform pg_notify('holdfast', v_queue);
+    perform holdfast.notify_sleeping_workers(array[v_queue], v_type, holdfast.count_workers_to_wake(1));
   end if;
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks', jsonb_build_object(v_type, v_id));
 end $$;

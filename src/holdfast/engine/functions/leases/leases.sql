@@ -46,6 +46,9 @@ begin
       if p_slots > 0 and v_sleeping is distinct from (header -> 'got' = '0') then
         perform holdfast.find_or_create_worker(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;
+      if p_slots > 0 and (header ->> 'got')::integer >= p_slots then
+        perform holdfast.wake_next_workers(v_worker, p_queues);
+      end if;
       if p_slots > 0 and header -> 'got' = '0' and not header ? 'next_s' then
         header := header || jsonb_build_object('next_s', holdfast.get_seconds_until_next_due(p_queues, p_types, v_now));
       end if;

@@ -98,8 +98,11 @@ language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
 begin
-  update holdfast.workers w set sleeping = false, stopped_at = v_now, lost = true where w.name = p_worker
-    and w.stopped_at is null;
+  update holdfast.workers w set sleeping = false, woken_at = null, stopped_at = v_now, lost = true
+  where w.name = p_worker and w.stopped_at is null;
+  if found then
+    perform holdfast.wake_all_workers();  -- it may have been notified of work that it never claimed
+  end if;
   return v_now;
 end $$;
 

@@ -122,6 +122,7 @@ create table holdfast.workers (
   queues text[] not null default '{}',
   types text[],
   sleeping boolean not null default false,
+  woken_at timestamptz,                      -- when it was notified last; null once it has no free slot
   report jsonb,                              -- what it says about itself: host, process id, slots, version
   started_at timestamptz not null,
   seen_at timestamptz not null,
@@ -134,8 +135,12 @@ create table holdfast.workers (
 -- (functions/leases/wakeups.sql). No one reads the table: a row exists to fire its trigger and is deleted at once.
 create unlogged table holdfast.wakeups (
   queue text not null,
-  type text not null
+  type text not null,
+  workers integer not null                   -- how many workers to wake
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
+
+-- When all workers of all queues were woken last, in microseconds. In a sequence, so that it counts before a commit.
+create sequence holdfast.last_broadcast_us as bigint minvalue 0 start 0;
 
 -- The task types that workers registered when they started. `schema` describes the arguments.
 create table holdfast.task_types (

@@ -1,0 +1,36 @@
+"""Read a notification: whether this worker shall ask for tasks.
+
+All workers hear every notification. It names the queues with work, one worker that shall ask, and the share
+of the others that shall ask too (engine/functions/leases/wakeups.sql).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+
+import msgspec
+
+
+class Wakeup(msgspec.Struct, frozen=True):
+    """A notification that queues have work."""
+
+    queues: list[str]
+    worker: str | None = None
+    share: float = 1.0
+
+    def is_for(
+        self, worker: str, queues: Collection[str], choose: Callable[[], float] = random.random
+    ) -> bool:
+        """Return whether a worker with these queues shall ask for tasks."""
+        if not any(queue in queues for queue in self.queues):
+            return False
+        return self.worker == worker or choose() < self.share
+
+
+def parse_wakeup(payload: str) -> Wakeup | None:
+    """Return the wakeup, or None if the text is something else: then there may be work for everybody."""
+    try:
+        return msgspec.json.decode(payload, type=Wakeup)
+    except msgspec.DecodeError:
+        return None
