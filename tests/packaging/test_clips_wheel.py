@@ -1,4 +1,4 @@
-"""`holdfast[clips]` from the wheel in an empty environment: API, page, worker, search and doctor, all local."""
+"""`holdfast[clips]` from the wheel in an empty environment: API, page, worker, search and doctor."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from holdfast.engine.rpc_functions import RPC_FUNCTIONS
 
 # Everything that anon, authenticated or PUBLIC may write, and why. See also docs/operate/security.md.
 WRITABLE_TABLES = {
-    "apps.clipnest_videos": "DELETE, INSERT: a user's INSERT of a URL starts a clip; no columns of the worker",
+    "apps.clipnest_videos": "DELETE, INSERT: a user's INSERT of a URL starts a clip; no other columns",
     "apps.documents": "DELETE, INSERT, UPDATE: the export contract lets users manage their own documents",
     "apps.export_history": "DELETE, INSERT: the export contract; no columns that name a job or a file",
 }
