@@ -6,6 +6,7 @@ import { getToken, requestTokenFromTabs, setToken, signOut } from "./requests.js
 export * from "./elements.js";
 export { completeUrl, connectAddForm, showAddError } from "./add_form.js";
 export { connectMoreButton, createCardList } from "./card_list.js";
+export { createPagedList } from "./paged_list.js";
 export {
   ApiError, fetchObjectUrl, openStream, sendRequest, startDownload, streamEvents, uploadFile,
 } from "./requests.js";

@@ -1,9 +1,9 @@
 // The page of the clips: add videos, follow their stages, read summaries and transcripts, search, retry and delete.
 
 import {
-  completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createElement, createEmptyState, find,
-  formatDuration, openStream, registerShortcuts, sendRequest, showAddError, showConnection, showErrorToast, showToast,
-  startPage,
+  completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createElement, createEmptyState,
+  createPagedList, find, formatDuration, openStream, registerShortcuts, sendRequest, showAddError, showConnection,
+  showErrorToast, showToast, startPage,
 } from "./shared.js";
 import { getTitle, isFinished, renderCard } from "./clip_cards.js";
 import { closeDetails, openDetails, updateDetails } from "./clip_details.js";
@@ -21,60 +21,27 @@ const cards = createCardList({
   render: (element, clip) => renderCard(element, clip, actions),
   onChange: () => showEmptyState(),
 });
-let nextBefore = null;
+const list = createPagedList({
+  cards,
+  fetchPage: (before) => sendRequest(
+    `${ROOT}?limit=${PAGE_SIZE}${before ? `&before=${encodeURIComponent(before)}` : ""}`),
+  getItems: (page) => page.clips,
+  onPage: ({ total }) => {
+    find("#usage").textContent = total === 1 ? "1 clip" : `${total} clips`;
+    showEmptyState();
+  },
+});
 let stream = null;
 
-const fetchList = (before) => sendRequest(
-  `${ROOT}?limit=${PAGE_SIZE}${before ? `&before=${encodeURIComponent(before)}` : ""}`);
-
 async function loadPage() {
-  const list = await fetchList(null);
-  cards.clear();
-  showList(list);
+  await list.load();
   stream ??= openStream(`${ROOT}/stream`, {
     onEvent: (_, clip) => showChange(clip),
     onState: showConnection,
-    onResume: () => mergeNewest().catch(() => {}),
+    onResume: () => list.mergeNewest(),
   });
   const linked = new URLSearchParams(location.hash.slice(1)).get("clip");
   if (linked) openDetails(linked, actions);
-}
-
-function showList(list) {
-  for (const clip of list.clips) cards.show(clip);
-  nextBefore = list.next;
-  find("#more").hidden = nextBefore == null;
-  showCount(list.total);
-  showEmptyState();
-}
-
-function showCount(total) {
-  find("#usage").textContent = total === 1 ? "1 clip" : `${total} clips`;
-}
-
-async function loadMore() {
-  const more = find("#more");
-  if (nextBefore == null || more.dataset.loading) return;
-  more.dataset.loading = "true";
-  try {
-    showList(await fetchList(nextBefore));
-  } catch (error) {
-    showErrorToast(error);
-  } finally {
-    delete more.dataset.loading;
-  }
-}
-
-// Brings the newest part of the list up to date after the stream was closed for a while.
-async function mergeNewest() {
-  const list = await fetchList(null);
-  const oldest = list.next ? Date.parse(list.clips.at(-1).created_at) : 0;
-  const ids = new Set(list.clips.map((clip) => clip.id));
-  for (const id of cards.getIds()) {
-    if (!ids.has(id) && Date.parse(cards.get(id).created_at) >= oldest) cards.remove(id);
-  }
-  for (const clip of list.clips) cards.show(clip);
-  showCount(list.total);
 }
 
 function showEmptyState() {
@@ -89,7 +56,7 @@ function showEmptyState() {
 
 function showChange(clip) {
   const before = cards.get(clip.id);
-  cards.show(clip);
+  list.showChange(clip);
   updateDetails(clip, actions);
   if (before && !isFinished(before) && isFinished(clip)) {
     const word = clip.processing_status === "failed" ? "failed" : "done";
@@ -124,7 +91,7 @@ const actions = {
     closeDetails(id);
     cards.markDeleted(id);
     showToast("Deleted.");
-    return mergeNewest().catch(() => {});
+    return list.mergeNewest();
   },
 
   // The signed link of a picture works for an hour. A page that is open for longer asks for a new one, once.
@@ -150,7 +117,7 @@ async function addClip(url) {
     cards.focus(clip.id);
   } else {
     cards.getElement(clip.id)?.scrollIntoView({ block: "nearest" });
-    mergeNewest().catch(() => {}); // the count has changed
+    list.mergeNewest(); // the count has changed
   }
 }
 
@@ -188,11 +155,11 @@ async function search() {
 }
 
 function showHits(result, text = "") {
-  const list = find("#hits");
-  list.hidden = !result?.hits.length;
+  const hits = find("#hits");
+  hits.hidden = !result?.hits.length;
   find("#clips").hidden = Boolean(result);
-  find("#more").hidden = Boolean(result) || nextBefore == null;
-  list.replaceChildren(...(result?.hits || []).map((hit) => createHit(hit, text)));
+  find("#more").hidden = Boolean(result) || !list.hasMore();
+  hits.replaceChildren(...(result?.hits || []).map((hit) => createHit(hit, text)));
   const count = result?.hits.length;
   const note = count === 1 ? "1 video" : `${count} videos`;
   const texts = result ? [count ? note : "Nothing was found.", result.notice] : [];
@@ -220,7 +187,7 @@ function markWords(passage, text) {
 registerShortcuts([
   { keys: ["a"], label: "Add a video", run: () => find("#add-url").focus() },
   { keys: ["/"], label: "Search", run: () => find("#search").focus() },
-  { keys: ["j"], label: "Next card", run: () => { if (cards.moveSelection(1)) loadMore(); } },
+  { keys: ["j"], label: "Next card", run: () => { if (cards.moveSelection(1)) list.loadMore(); } },
   { keys: ["k"], label: "Previous card", run: () => { cards.moveSelection(-1); } },
   { keys: ["Enter"], label: "Read summary and transcript", run: cards.forSelected((id) => { actions.open(id); }) },
   {
@@ -232,7 +199,7 @@ registerShortcuts([
 ]);
 
 connectAddForm({ add: addClip, addMany });
-connectMoreButton(loadMore);
+connectMoreButton(list.loadMore);
 find("#search").addEventListener("input", scheduleSearch);
 find("#search-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,9 +1,9 @@
 // The page of the media: add links, follow downloads in bytes, play, read along, save, retry and delete.
 
 import {
-  completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createEmptyState, find, formatBytes,
-  openStream, registerShortcuts, sendRequest, showAddError, showConnection, showErrorToast, showToast, startDownload,
-  startPage,
+  completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createEmptyState, createPagedList,
+  find, formatBytes, openStream, registerShortcuts, sendRequest, showAddError, showConnection, showErrorToast,
+  showToast, startDownload, startPage,
 } from "./shared.js";
 import { getTitle, hasFailed, renderCard, showRetryTime } from "./share_cards.js";
 import { closeDetails, openDetails, updateDetails } from "./share_details.js";
@@ -21,61 +21,28 @@ const cards = createCardList({
   render: (element, share) => renderCard(element, share, actions),
   onChange: () => showEmptyState(),
 });
-let nextBefore = null;
-let oldestLoaded = 0;
+const list = createPagedList({
+  cards,
+  fetchPage: (before) => sendRequest(`${ROOT}?limit=${PAGE_SIZE}${before ? `&before=${before}` : ""}`),
+  getItems: (page) => page.shares,
+  onPage: (page) => {
+    showUsage(page);
+    showEmptyState();
+  },
+});
 let stream = null;
 
 // The list
 
 async function loadPage() {
-  const list = await fetchList(null);
-  cards.clear();
-  showList(list);
+  await list.load();
   stream ??= openStream(`${ROOT}/stream`, {
     onEvent: (_, share) => showChange(share),
     onState: showConnection,
-    onResume: () => mergeNewest().catch(() => {}),
+    onResume: () => list.mergeNewest(),
   });
   const linked = new URLSearchParams(location.hash.slice(1)).get("share");
   if (UUID_PATTERN.test(linked || "")) openDetails(linked, actions);
-}
-
-function fetchList(before) {
-  return sendRequest(`${ROOT}?limit=${PAGE_SIZE}${before ? `&before=${before}` : ""}`);
-}
-
-function showList(list) {
-  for (const share of list.shares) cards.show(share);
-  nextBefore = list.next;
-  oldestLoaded = nextBefore ? Date.parse(list.shares.at(-1).created_at) : 0;
-  find("#more").hidden = nextBefore == null;
-  showUsage(list);
-  showEmptyState();
-}
-
-async function loadMore() {
-  const more = find("#more");
-  if (nextBefore == null || more.dataset.loading) return;
-  more.dataset.loading = "true";
-  try {
-    showList(await fetchList(nextBefore));
-  } catch (error) {
-    showErrorToast(error);
-  } finally {
-    delete more.dataset.loading;
-  }
-}
-
-// Brings the newest part of the list up to date after the stream was closed for a while.
-async function mergeNewest() {
-  const list = await fetchList(null);
-  const oldest = list.next ? Date.parse(list.shares.at(-1).created_at) : 0;
-  const ids = new Set(list.shares.map((share) => share.id));
-  for (const id of cards.getIds()) {
-    if (!ids.has(id) && Date.parse(cards.get(id).created_at) >= oldest) cards.remove(id);
-  }
-  for (const share of list.shares) cards.show(share);
-  showUsage(list);
 }
 
 function showUsage({ used_bytes: used, max_bytes: max }) {
@@ -94,14 +61,14 @@ function showEmptyState() {
 
 function showChange(share) {
   const before = cards.get(share.id);
-  if (before || Date.parse(share.created_at) >= oldestLoaded) cards.show(share);
+  list.showChange(share);
   updateDetails(share);
   if (before && !before.finished && share.finished) announceEnd(share);
 }
 
 function announceEnd(share) {
   find("#announcement").textContent = `${getTitle(share)}: ${hasFailed(share) ? "failed" : "ready"}.`;
-  mergeNewest().catch(() => {}); // the storage that is used has changed
+  list.mergeNewest(); // the storage that is used has changed
 }
 
 const actions = {
@@ -142,7 +109,7 @@ const actions = {
     closeDetails(id);
     cards.markDeleted(id);
     showToast("Deleted.");
-    return mergeNewest().catch(() => {});
+    return list.mergeNewest();
   },
 
   // The signed link of a picture works for an hour. A page that is open for longer asks for a new one.
@@ -199,7 +166,7 @@ async function addMany(text) {
 
 registerShortcuts([
   { keys: ["a", "/"], label: "Add a link", run: () => find("#add-url").focus() },
-  { keys: ["j"], label: "Next card", run: () => { if (cards.moveSelection(1)) loadMore(); } },
+  { keys: ["j"], label: "Next card", run: () => { if (cards.moveSelection(1)) list.loadMore(); } },
   { keys: ["k"], label: "Previous card", run: () => { cards.moveSelection(-1); } },
   { keys: ["Enter"], label: "Play and read along", run: cards.forSelected((id) => { actions.open(id); }) },
   {
@@ -218,7 +185,7 @@ registerShortcuts([
 ]);
 
 connectAddForm({ add: addShare, addMany });
-connectMoreButton(loadMore);
+connectMoreButton(list.loadMore);
 find("#transcribe").addEventListener("change", (event) => { find("#language").disabled = !event.target.checked; });
 setInterval(() => document.querySelectorAll(".retry-time").forEach(showRetryTime), 1000);
 
