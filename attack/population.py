@@ -140,7 +140,7 @@ async def _plant_share(product: Product, user: User) -> None:
 
     async def has_failed() -> bool:
         row = (await product.http.get(f"/api/v1/shares/{share['id']}", headers=user.headers)).json()
-        return row["download_status"] == "failed"
+        return bool(row["download_status"] == "failed")
 
     # A worker that tries again while others attack would look like a change by an attacker.
     await wait_until(has_failed, within=SHARE_TIMEOUT, what="the share fails")
