@@ -108,7 +108,10 @@ async def test_moving_from_pgmqs_sql_to_ours_keeps_the_messages(
     await theirs.execute(build_move_to_holdfast_sql())
     await install.migrate_database(empty_url, settings)
     assert await theirs.fetch("select * from pgmq.q_q order by 1") == before
-    ambiguous = "select count(*) from pg_proc where proname in ('read', 'pop') and pronargdefaults > 0"
+    ambiguous = (
+        "select count(*) from pg_proc where pronamespace = 'pgmq'::regnamespace"
+        " and proname in ('read', 'pop') and pronargdefaults > 0"
+    )
     assert await theirs.fetchval(ambiguous) == 0
     assert await theirs.fetchval("select count(*) from pg_proc where proname = '_read:_q'") == 1
     assert await send_messages(theirs, 1) == [5]  # their trigger, our function

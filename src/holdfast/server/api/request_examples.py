@@ -13,6 +13,7 @@ REQUEST_BODY_EXAMPLES: Final[dict[str, Json]] = {
     "post_jobs_start": {"type": "report", "params": {"pages": ["https://example.org"]}},
     "post_jobs": {"type": "add", "queue": "default", "args": {"x": 1, "y": 2}},
     "post_jobs_id_retry": {"from": ["bind"], "delay_s": 60},
+    "post_erasures": {"owner": "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "wait_s": 10},
     "post_worker_claim": {"worker": "go-1", "queues": ["browser"], "max_tasks": 8},
     "post_tasks_id_heartbeat": {
         "lease": _EXAMPLE_LEASE,
