@@ -29,6 +29,7 @@ COLUMN_GRANT_PATTERN = re.compile(
 # catalogue of a database in which every system is installed.
 SYSTEM_RELATIONS: dict[str, dict[str, str]] = {
     "bookmarks": {"bookmark_imports": "select", "bookmarks": "select"},
+    "clips": {"clip_passages": "select", "clipnest_videos": "select, insert, delete"},
     "exports": {
         "documents": "select, insert, update, delete",
         "export_batch_items": "select",

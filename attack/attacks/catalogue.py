@@ -14,6 +14,7 @@ from attack.target import Product
 USER_ROLES = ("anon", "authenticated")
 # What users may write directly, as docs/operate/security.md says. Everything else is written by functions.
 WRITABLE_BY_USERS: dict[str, set[str]] = {
+    "clipnest_videos": {"INSERT", "DELETE"},  # only user_id, video_url and title
     "documents": {"INSERT", "UPDATE", "DELETE"},
     "export_history": {"INSERT", "DELETE"},  # without the columns that name a file
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import importlib.util
 import socket
 from collections.abc import AsyncGenerator, Callable
@@ -21,7 +22,6 @@ from holdfast.systems.clips import clip_queries as queries
 from holdfast.systems.clips import passage_queries
 from holdfast.systems.clips.passages import normalize_vector
 from holdfast.systems.providers import ProviderRegistry, UsageAccount
-from holdfast.systems.tables import qualify_tables
 
 CAPTIONED_PATH: Final = "/harbour-talk.html"
 SPOKEN_PATH: Final = "/harbour-sound.mp4"
@@ -86,18 +86,18 @@ async def install_clips(client: Client) -> None:
 
 
 async def add_demo_clips(client: Client, owner: str, listener: socket.socket) -> list[str]:
-    """Delete the clips of an earlier run, and insert the two videos with SQL. Return their ids."""
+    """Delete the clips of an earlier run, and insert the two videos. Return their ids."""
     schema = client.settings.systems_schema
     site = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with client.transaction() as connection:
         for row in await queries.list_clips(connection, schema, owner, queries.ClipFilter(limit=200)):
             if row["video_url"].endswith((CAPTIONED_PATH, SPOKEN_PATH)):
                 await queries.delete_clip(connection, schema, row["id"], owner)
-        insert = "insert into {}.clipnest_videos (user_id, video_url) values ($1, $2) returning id::text"
-        statement = qualify_tables(insert, schema)
-        return [
-            await connection.fetchval(statement, owner, site + path) for path in (CAPTIONED_PATH, SPOKEN_PATH)
-        ]
+        clip_ids: list[str] = []
+        for url in (site + CAPTIONED_PATH, site + SPOKEN_PATH):
+            key = hashlib.sha256(url.encode()).digest()
+            clip_ids.append(await queries.insert_clip(connection, schema, owner, url, key) or "")
+        return clip_ids
 
 
 async def wait_for_clips(

@@ -1,12 +1,20 @@
 -- Search by meaning and by words. With pgvector, distances are computed by it and large collections have an HNSW index;
 -- without it, the signs of the embeddings (256 bits) choose candidates, whose distances are then computed exactly.
 
--- pgvector is used if the server has it and this role may create it, or somebody has created it.
+-- pgvector is used if the server has it and this role may create it, or somebody has created it. It gets a schema of
+-- its own, as on Supabase, because everybody may call its functions.
 do $$
+declare
+  v_role text;
 begin
   if exists (select from pg_catalog.pg_available_extensions where name = 'vector' and installed_version is null) then
-    execute format('create extension vector schema %I',
-      case when to_regnamespace('extensions') is not null then 'extensions' else 'public' end);
+    create schema if not exists extensions;
+    create extension vector schema extensions;
+    foreach v_role in array array['service_role', 'holdfast_worker', 'authenticated'] loop
+      if exists (select from pg_catalog.pg_roles where rolname = v_role) then
+        execute format('grant usage on schema extensions to %I', v_role);
+      end if;
+    end loop;
   end if;
 exception when others then
   raise notice 'pgvector was not created (%); search uses the signs of embeddings.', sqlerrm;
