@@ -1,4 +1,4 @@
-"""Open connections and pools, and translate the driver's errors. Only this module opens connections."""
+"""Open connections and pools, and translate the driver's errors. Nothing else opens connections."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import asyncpg
 
 from holdfast import errors
 from holdfast.engine.availability import DatabaseAvailability, describe_connect_error, get_availability
+from holdfast.engine.hosts import connect_to_primary
 from holdfast.settings import Secret, Settings, redact_url
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
@@ -52,6 +53,7 @@ class Database:
                         max_size=self.settings.pool_size,
                         max_inactive_connection_lifetime=POOL_IDLE_TIMEOUT_S,
                         reset=_rollback_open_transaction,
+                        connect=cast("Any", connect_to_primary),
                         **_build_connect_options(self.settings, prepare=prepare),
                     )
             return self._pool
@@ -172,7 +174,7 @@ async def open_connection(
     with translate_driver_errors(url):
         recorder = _record_availability(get_availability(url)) if report_outage else nullcontext()
         with _translate_url_errors(), recorder:
-            connection = await asyncpg.connect(url.reveal(), **options)
+            connection = await connect_to_primary(url.reveal(), **options)
         try:
             yield connection
         finally:
