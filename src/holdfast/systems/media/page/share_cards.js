@@ -76,8 +76,10 @@ export function createProgress(share) {
 
 // Creates a badge for each step of the job. A step that is not needed has none.
 export function createStepBadges(share) {
+  // A page that waits until fewer pages are downloaded has the status of a retry, but nothing has failed.
+  const waits = share.download_status === "retry" && !share.download_error;
   const steps = [
-    ["Download", DOWNLOAD_BADGES[share.download_status]],
+    ["Download", DOWNLOAD_BADGES[waits ? "pending" : share.download_status]],
     ["Pictures and sound", WORK_BADGES[share.processing_status]],
     ["Transcript", WORK_BADGES[share.transcript_status]],
   ].filter(([, badge]) => badge);
