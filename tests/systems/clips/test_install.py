@@ -48,6 +48,9 @@ async def test_a_table_that_exists_keeps_its_rows(conn: Connection, id_type: str
         assert statuses["https://e.com/a"] == "done"
     assert statuses["https://e.com/b"] == "pending"
     assert await conn.fetchval("select count(*) from pgmq.q_scrape_jobs") == 1
+    assert await conn.fetchval("select count(*) from clipnest_videos where search is null") == 0
+    if id_type == "uuid":
+        assert await conn.fetchval("select count(transcript_segments) from clipnest_videos") == 1
     assert await conn.fetchval("select count(url_key) from clipnest_videos") == 2  # of two spellings one
     new = await conn.fetchval(
         "insert into clipnest_videos (user_id, video_url) values ($1, 'https://e.com/new')"

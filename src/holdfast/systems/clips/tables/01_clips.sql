@@ -97,11 +97,11 @@ begin
     new.version := old.version + 1;
   end if;
   new.updated_at := clock_timestamp();
-  if tg_op = 'INSERT' or (new.title, new.author, new.description, new.summary) is distinct from
+  if tg_op = 'INSERT' or new.search is null or (new.title, new.author, new.description, new.summary) is distinct from
       (old.title, old.author, old.description, old.summary) or new.tags is distinct from old.tags then
     v_row := jsonb_build_object('tags', new.tags);
     new.search := setweight(to_tsvector('simple', left(coalesce(new.title, ''), 2000)), 'A')
-      || setweight(to_tsvector('simple', left(v_row ->> 'tags', 5000)), 'A')
+      || setweight(to_tsvector('simple', left(coalesce(v_row ->> 'tags', ''), 5000)), 'A')
       || setweight(to_tsvector('simple', left(coalesce(new.author, ''), 1000)), 'B')
       || setweight(to_tsvector('simple', left(coalesce(new.summary, ''), 20000)), 'B')
       || setweight(to_tsvector('simple', left(coalesce(new.description, ''), 20000)), 'C');
@@ -120,6 +120,11 @@ update {}.clipnest_videos c set url_key = k.key from (
     from {}.clipnest_videos) as keyed) as k
 where c.id = k.id and c.url_key is null and k.place = 1 and not exists (
   select from {}.clipnest_videos o where o.user_id = c.user_id and o.url_key = k.key);
+
+-- Finished rows from before become searchable: the next run of the job `reembed_clips` embeds their transcripts.
+update {}.clipnest_videos set transcript_segments = '[]'
+where processing_status = 'done' and transcript is not null and transcript_segments is null;
+update {}.clipnest_videos set search = null where search is null;
 
 create unique index if not exists clipnest_videos_user_url on {}.clipnest_videos (user_id, url_key);
 create index if not exists clipnest_videos_user on {}.clipnest_videos (user_id, created_at desc, id);
