@@ -47,7 +47,7 @@ REQUESTS_PER_SECOND = 20
 MAX_API_P95_MS = 100
 MAX_WORKER_MEGABYTES = 150
 MIN_CURL_RATIO = 0.8
-TIMEOUT = timedelta(minutes=30)
+TIMEOUT, START_TIMEOUT = timedelta(minutes=30), timedelta(minutes=2)
 MP4_HEAD = b"\x00\x00\x00\x20ftypisom\x00\x00\x02\x00isomiso2avc1mp41"
 MULTIPART_CLIENT = """
 import sys, obstore
@@ -124,6 +124,13 @@ class MediaBenchmark(SystemBenchmark):
         await self.wait_for(
             "select count(*) = 0 from shares where processing_status in ('waiting', 'processing')"
         )
+
+    async def wait_for_worker(self) -> None:
+        query = "select count(*) > 0 from holdfast.workers where stopped_at is null"
+        try:
+            await wait_until(lambda: self.fetch_value(query), within=START_TIMEOUT)
+        except AssertionError:
+            raise SystemExit(f"The worker did not start:\n{self.log.read_text()[-2000:]}") from None
 
     async def wait_for(self, query: str) -> None:
         """Wait until a query answers true."""
@@ -259,7 +266,7 @@ async def measure_all(
         async with bench.run(*worker, *options) as workers:
             await measure_many(bench, small, workers, files)
         async with bench.run(*worker, "-c", "4") as single:
-            await bench.wait_for("select count(*) > 0 from holdfast.workers where stopped_at is null")
+            await bench.wait_for_worker()
             await measure_large(bench, large, single, folder)
     await bench.http.aclose()
 
