@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
+import pytest
 from clip_providers import JSON_TYPE, ClipProviders, make_scraped_video
 from clips_harness import CLIPS_PATH, ClipsHarness
 
+from holdfast.engine.connection import Database
+from holdfast.settings import Secret
 from holdfast.testing import Clock, wait_until
 
 URL = "https://www.youtube.com/watch?v=knife"
@@ -247,3 +253,28 @@ async def test_another_model_embeds_finished_clips_again(
 
 def system_task(system: ClipsHarness, name: str) -> Any:
     return next(task for task in system.tasks if task.name == name)
+
+
+@pytest.fixture
+async def worker_db(system: ClipsHarness) -> AsyncGenerator[Database]:
+    """The database of the system with a login that has the rights of a worker only."""
+    name = f"hf_worker_{uuid.uuid4().hex[:12]}"
+    await system.fetch(f"create role {name} login password 'x'")
+    await system.fetch(f"grant holdfast_worker to {name}")
+    url = urlsplit(system.db.url.reveal())
+    netloc = f"{name}:x@{url.netloc.rpartition('@')[2]}"
+    db = Database(Secret(url._replace(netloc=netloc).geturl()), system.db.settings)
+    yield db
+    await db.close()
+    await system.fetch(f"drop owned by {name}")
+    await system.fetch(f"drop role {name}")
+
+
+async def test_a_worker_needs_no_more_than_the_role_of_workers(
+    system: ClipsHarness, worker_db: Database
+) -> None:
+    ann = system.create_user()
+    clips = [await system.add(ann, f"https://youtu.be/{number}") for number in range(20)]
+    async with system.run_clip_worker(db=worker_db):
+        for clip in clips:
+            await system.wait_for(ann, clip["id"], "done")
