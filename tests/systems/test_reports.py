@@ -122,6 +122,9 @@ async def _check_files(system: SystemHarness, files: list[dict[str, Any]]) -> No
     assert "#image(x) <b>bold</b> *stars*" in chapter.pages[0].extract_text().replace("\n", " ")
     book = pypdf.PdfReader(io.BytesIO((await system.http.get(by_name["full_nuclear.pdf"]["url"])).content))
     assert len(book.pages) == by_name["full_nuclear.pdf"]["pages"] == 18
+    # The table of contents leads to each chapter.
+    links = [link.get_object() for page in book.pages for link in page.get("/Annots", [])]
+    assert len([link for link in links if "/Dest" in link or "/GoTo" in str(link.get("/A"))]) >= 16
     assert "Ana Ruiz" in book.pages[0].extract_text()
     manifest = (await system.http.get(by_name["full_nuclear.json"]["url"])).json()
     assert [document["chapter"]["title"] for document in manifest["documents"]] == [c.title for c in CHAPTERS]
