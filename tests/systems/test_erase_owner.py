@@ -51,6 +51,8 @@ async def use_all_systems(user: SystemUser) -> None:
     assert (await user.post("/api/v1/export/batch", batch)).status_code == 202
     params = {"person1": {"name": "Ann"}, "person2": {"name": "Bo"}, "systems": ["western"]}
     assert (await user.post("/api/jobs/start", {"type": "nuclear_v2", "params": params})).status_code == 202
+    clip = {"video_url": "https://example.com/watch?v=1"}
+    assert (await user.post("/api/v1/clips", clip)).status_code in (200, 201, 202)
     assert (
         await user.post("/api/v1/bookmarks/add/data", {"url": "https://example.com/a"})
     ).status_code == 200
@@ -71,7 +73,9 @@ async def test_one_request_erases_a_user_of_all_systems(product: SystemHarness, 
     service = bearer_headers(SERVICE_KEY)
     async with product.db.connection() as connection:
         before = await count_owner_traces(connection, ben.id)
-    assert {f"public.{name}" for name in ("documents", "reports", "bookmarks", "shares")} <= set(before)
+    assert {
+        f"public.{name}" for name in ("documents", "reports", "bookmarks", "clipnest_videos", "shares")
+    } <= set(before)
 
     response = await product.http.post("/api/erasures", json={"owner": ann.id, "wait_s": 0}, headers=service)
     assert response.status_code == 202, response.text
