@@ -17,8 +17,9 @@ from holdfast.systems.clips.enrichment import Enrichment, LocalEnricher, ModelEn
 from holdfast.systems.clips.local_enrichment import LOCAL_ENRICHER
 from holdfast.systems.clips.messages import ENRICH_QUEUE, SCRAPE_QUEUE
 from holdfast.systems.clips.passages import split_transcript
+from holdfast.systems.clips.progress import ClipProgress, open_progress
 from holdfast.systems.clips.provider_gate import ProviderGate
-from holdfast.systems.clips.scraping import ClipScraper, KeptTranscripts, ReportProgress, ScrapedClip
+from holdfast.systems.clips.scraping import ClipScraper, KeptTranscripts, ScrapedClip
 from holdfast.systems.clips.stage_queries import ClipState
 from holdfast.systems.clips.stages import StageRunner
 from holdfast.systems.clips.step_store import SOURCE_PREFIX, ClipSteps, ClipUsageRecorder
@@ -86,15 +87,16 @@ class ClipsWorkerState:
             return KeptTranscripts(provider, steps, self._speech_gate)
 
         with self._media.open_scratch_folder() as folder:
-            scraped = await self._scraper.scrape(
-                clip,
-                folder,
-                steps=steps,
-                account=account,
-                create_transcriber=create_transcriber,
-                report=self._create_reporter(clip),
-            )
-            thumbnail = await self._scraper.make_thumbnail(scraped.thumbnail_url, folder)
+            async with open_progress(self.client, self.schema, clip.id) as progress:
+                scraped = await self._scraper.scrape(
+                    clip,
+                    folder,
+                    steps=steps,
+                    account=account,
+                    create_transcriber=create_transcriber,
+                    report=progress.report,
+                )
+                thumbnail = await self._scraper.make_thumbnail(scraped.thumbnail_url, folder)
         values = build_scraped_values(clip, scraped)
         file = None
         if thumbnail is not None:
@@ -120,18 +122,20 @@ class ClipsWorkerState:
         """Summarise and embed the transcript. A clip without one is done as it is."""
         values: dict[str, Any] = {}
         if clip.transcript:
-            values = await self._enrich_transcript(clip, clip.transcript)
+            async with open_progress(self.client, self.schema, clip.id) as progress:
+                values = await self._enrich_transcript(clip, clip.transcript, progress)
         async with self.client.transaction() as connection:
             if await queries.store_values(connection, self.schema, clip.id, values):
                 await queries.set_done(connection, self.schema, clip.id)
             await message.done(connection)
 
-    async def _enrich_transcript(self, clip: ClipState, transcript: str) -> dict[str, Any]:
+    async def _enrich_transcript(
+        self, clip: ClipState, transcript: str, progress: ClipProgress
+    ) -> dict[str, Any]:
         steps, account = self._open_steps(clip)
-        report = self._create_reporter(clip)
-        await report(55, "Writing the summary")
+        await progress.report(55, "Writing the summary")
         enrichment = await self._enricher.enrich(clip.title, transcript, steps=steps, account=account)
-        await report(80, "Preparing the search")
+        await progress.report(80, "Preparing the search")
         embedding = await self._embed_clip(clip, enrichment, steps, account)
         passages = split_transcript(transcript, clip.segments)
         await self.embedder.embed_passages(clip.id, clip.user_id, passages, embedding.model, account)
@@ -163,13 +167,6 @@ class ClipsWorkerState:
     def _open_steps(self, clip: ClipState) -> tuple[ClipSteps, UsageAccount]:
         account = UsageAccount(owner=clip.owner, source=f"{SOURCE_PREFIX}{clip.id}")
         return ClipSteps(self.client, self.schema, clip.id), account
-
-    def _create_reporter(self, clip: ClipState) -> ReportProgress:
-        async def report(percent: int, phase: str) -> None:
-            async with self.client.connection() as connection:
-                await queries.set_progress(connection, self.schema, clip.id, percent, phase)
-
-        return report
 
 
 def build_scraped_values(clip: ClipState, scraped: ScrapedClip) -> dict[str, Any]:
