@@ -117,14 +117,16 @@ async def test_a_clock_that_was_set_back_suppresses_nothing(
 
 async def test_one_job_wakes_few_of_many_workers(conn: Connection, second: Connection) -> None:
     await put_to_sleep(conn, 60)
-    heard: list[Wakeup | None] = []
-    await conn.add_listener("holdfast", lambda *response: heard.append(parse_wakeup(str(response[-1]))))
+    notifications: list[Wakeup | None] = []
+    await conn.add_listener(
+        "holdfast", lambda *response: notifications.append(parse_wakeup(str(response[-1])))
+    )
     await submit_job(second)
     await jobs.submit_many(second, [{"type": "t", "queue": "unheard"}])
     await forget_wakeups(conn)
     await jobs.submit_many(second, [{"type": "t", "queue": QUEUE}] * 500)
     await conn.execute("select 1")
-    one, many = heard
+    one, many = notifications
     assert one is not None
     assert many is not None
     assert one.share == pytest.approx(3 / 60)
