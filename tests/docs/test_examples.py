@@ -22,7 +22,9 @@ from holdfast.settings import Secret
 from holdfast.testing import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE_SOURCES = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+# The templates of `holdfast init` are examples too: their tests run them.
+EXAMPLE_FOLDERS = (ROOT / "examples", ROOT / "src" / "holdfast" / "devtools" / "templates")
+EXAMPLE_SOURCES = [path.read_text() for folder in EXAMPLE_FOLDERS for path in folder.rglob("*.py")]
 DOC_PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 PYTHON_BLOCKS = [
     (page.relative_to(ROOT), block)
@@ -151,3 +153,14 @@ async def test_bookmarks_example_runs(
             last = job
     await bookmarks.client.close()
     assert (last.status, last.output) == ("succeeded", "A page")
+
+
+async def test_erasing_an_account(url: Secret, conn: Connection) -> None:
+    await conn.execute("""select holdfast.submit('{"type": "t", "queue": "q", "owner": "ann"}')""")
+    await conn.execute("""select holdfast.submit('{"type": "t", "queue": "q", "owner": "bob"}')""")
+    result = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "examples/erase_account.py", "ann"], env=build_environment(url),
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert "'jobs': 1" in result.stdout
+    assert await conn.fetchval("select array_agg(owner) from holdfast.tasks") == ["bob"]
