@@ -10,7 +10,6 @@ import asyncio
 import re
 from html import unescape
 from typing import Any
-from urllib.parse import quote
 
 from api_clients import make_token
 from chromium import CHROMIUM_OPTIONS
@@ -19,12 +18,12 @@ from playwright.async_api import BrowserContext, Error, Page, async_playwright
 
 from attack.attacks.attack import Attack
 from attack.attacks.dashboard import LINK_PATTERN
+from attack.attacks.hostile_rows import store_hostile_rows
 from attack.findings import AttackLog
 from attack.identities import User
 from attack.target import ROOT, Product
 from holdfast.server.dashboard import create_login_link
 from holdfast.systems.exports.resumes import load_sample_documents
-from holdfast.systems.tables import quote_schema_name
 
 MAX_PAGES = {"short": 24, "full": 1000}
 MAX_PAGES_PER_ROUTE = {"short": 1, "full": 40}
@@ -66,25 +65,8 @@ async def store_hostile_texts(product: Product) -> User:
         report = {"type": "nuclear_v2", "params": {"person1": person, "person2": person}}
         started = await product.http.post("/api/jobs/start", json=report, headers=mallory.headers)
         await product.http.delete(f"/api/jobs/{started.json().get('id')}", headers=mallory.headers)
-    await store_hostile_bookmarks(product, mallory, texts)
+    await store_hostile_rows(product, mallory, texts)
     return mallory
-
-
-async def store_hostile_bookmarks(product: Product, mallory: User, texts: list[str]) -> None:
-    """Store texts as those of hostile web pages: a capture stores what a page says about itself."""
-    if "bookmarks" not in product.systems:
-        return
-    schema = quote_schema_name(product.settings.systems_schema)
-    for number, text in enumerate(texts):
-        body = {"url": f"https://attack.invalid/{number}?{quote(text)}"}
-        added = await product.http.post("/api/v1/bookmarks/add/data", json=body, headers=mallory.headers)
-        await product.connection.execute(
-            f"update {schema}.bookmarks set title = $2, description = $2, caption = $2, ocr = $2,"
-            " page_text = $2, screenshot_error = $2,"
-            " url = case when id % 2 = 0 then 'javascript:window.hacked=1' else url end where id = $1",
-            added.json()["id"],
-            text,
-        )
 
 
 class WatchedTab:
