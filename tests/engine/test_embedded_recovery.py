@@ -260,7 +260,7 @@ def test_programs_that_are_not_there(here: EmbeddedTestHome) -> None:
 
 
 def test_nothing_to_start_with(here: EmbeddedTestHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "_list_candidates", lambda: iter(()))
+    monkeypatch.setattr(binaries, "_iterate_candidate_folders", lambda: iter(()))
     fix = get_start_error(replace(here.settings, pg_bin=None)).fix
     assert fix is not None
     ways = fix.splitlines()[1:]
