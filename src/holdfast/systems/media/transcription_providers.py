@@ -22,7 +22,7 @@ from holdfast.systems.media.contracts import (
 from holdfast.systems.media.ffmpeg import run_ffmpeg
 from holdfast.systems.providers.config import ProviderConfig
 from holdfast.systems.providers.errors import ProviderResponseError, ProviderUnavailableError
-from holdfast.systems.providers.http_client import ProviderHttpClient
+from holdfast.systems.providers.http_client import HttpProvider
 from holdfast.systems.providers.metering import CallMeter
 from holdfast.systems.providers.prices import PriceTable
 from holdfast.systems.providers.usage import ProviderUsage, UsageAccount, UsageRecorder
@@ -66,8 +66,10 @@ class TranscriptionResponse(msgspec.Struct):
     segments: list[ResponseSegment] | None = None
 
 
-class OpenAITranscriptionProvider:
+class OpenAITranscriptionProvider(HttpProvider):
     """A `TranscriptionProvider` that calls an OpenAI-compatible server (`/audio/transcriptions`)."""
+
+    max_response_bytes = MAX_RESPONSE_BYTES
 
     def __init__(
         self,
@@ -77,21 +79,13 @@ class OpenAITranscriptionProvider:
         policy: EgressPolicy | None = None,
         account: UsageAccount | None = None,
     ) -> None:
-        self._http = ProviderHttpClient(config, max_bytes=MAX_RESPONSE_BYTES, meter=meter, policy=policy)
-        self._model = config.model
+        super().__init__(config, meter=meter, policy=policy)
         self._account = account or UsageAccount()
-
-    @property
-    def limit_key(self) -> str:
-        return self._http.limit_key
-
-    async def close(self) -> None:
-        await self._http.close()
 
     async def transcribe_piece(self, audio: Path, *, language: str | None) -> Transcript:
         # Newer models of OpenAI refuse the format that has the times.
-        response_format = "json" if self._model.startswith("gpt-") else "verbose_json"
-        fields = {"model": self._model, "response_format": response_format}
+        response_format = "json" if self._config.model.startswith("gpt-") else "verbose_json"
+        fields = {"model": self._config.model, "response_format": response_format}
         if language:
             fields["language"] = language
         content = await asyncio.to_thread(audio.read_bytes)
@@ -107,7 +101,7 @@ class OpenAITranscriptionProvider:
             if any(not 0 <= part.start <= part.end < MAX_TIME_S for part in parts):
                 raise ProviderResponseError("The response of the transcription provider has invalid times.")
         return Transcript(
-            by=self._model[:100],
+            by=self._config.model[:100],
             language=find_language_code(response.language) or language,
             segments=[TranscriptSegment(part.start, part.end, clean_transcript(part.text)) for part in parts],
         )

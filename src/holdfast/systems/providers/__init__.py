@@ -16,7 +16,7 @@ To add a kind, or a client of a kind:
 
 1. Add the settings `<kind>_url`, `<kind>_key`, `<kind>_model` and `<kind>_timeout` to `settings.py`.
 2. Write the protocol in `protocols.py`. Its methods take `account: UsageAccount` and raise `ProviderError`.
-3. Write the remote client with `ProviderHttpClient`: `async with http.open_call(account) as call`, one
+3. Write the remote client as an `HttpProvider`: `async with self._http.open_call(account) as call`, one
    request (`call.post_json` or `call.post_form`), `call.decode`, `call.set_usage`. The rest is done there:
    limits, errors, accounting, metrics.
 4. Write the local default. It measures its calls with `CallMeter.create_local`.

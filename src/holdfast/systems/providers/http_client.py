@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 from uuid import uuid4
 
@@ -289,3 +289,22 @@ def parse_retry_after(header: str | None) -> timedelta | None:
         except (ValueError, TypeError):
             return None
     return min(max(delay, timedelta(0)), MAX_RETRY_AFTER)
+
+
+class HttpProvider:
+    """What all providers over HTTP share: a client with the limit of their responses, and its end."""
+
+    max_response_bytes: ClassVar[int]
+
+    def __init__(
+        self, config: ProviderConfig, *, meter: CallMeter | None = None, policy: EgressPolicy | None = None
+    ) -> None:
+        self._http = ProviderHttpClient(config, max_bytes=self.max_response_bytes, meter=meter, policy=policy)
+        self._config = config
+
+    @property
+    def limit_key(self) -> str:
+        return self._http.limit_key
+
+    async def close(self) -> None:
+        await self._http.close()

@@ -10,12 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from holdfast.egress import EgressPolicy
 from holdfast.systems.captions import parse_captions
-from holdfast.systems.providers.config import ProviderConfig
 from holdfast.systems.providers.errors import ProviderRefusedError, ProviderResponseError
-from holdfast.systems.providers.http_client import ProviderHttpClient
-from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.http_client import HttpProvider
 from holdfast.systems.providers.openai_text import remove_unprintable_characters
 from holdfast.systems.providers.protocols import ScrapedMedia
 from holdfast.systems.providers.usage import ProviderUsage, UsageAccount
@@ -50,23 +47,10 @@ LANGUAGE_PATHS: Final = ("language", "transcript_language", "defaultLanguage")
 TRANSCRIPT_PATHS: Final = ("transcript", "transcripts", "transcript_only_text")
 
 
-class HttpScrapingProvider:
+class HttpScrapingProvider(HttpProvider):
     """A `ScrapingProvider` that calls a scraping API."""
 
-    def __init__(
-        self, config: ProviderConfig, *, meter: CallMeter | None = None, policy: EgressPolicy | None = None
-    ) -> None:
-        self._http = ProviderHttpClient(
-            config, max_bytes=MAX_SCRAPING_RESPONSE_BYTES, meter=meter, policy=policy
-        )
-        self._config = config
-
-    @property
-    def limit_key(self) -> str:
-        return self._http.limit_key
-
-    async def close(self) -> None:
-        await self._http.close()
+    max_response_bytes = MAX_SCRAPING_RESPONSE_BYTES
 
     async def scrape_media(self, url: str, *, account: UsageAccount) -> ScrapedMedia:
         key = self._config.api_key

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.egress import EgressPolicy
-from holdfast.systems.providers.config import ProviderConfig
 from holdfast.systems.providers.errors import ProviderResponseError
-from holdfast.systems.providers.http_client import ProviderHttpClient
-from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.http_client import HttpProvider
 from holdfast.systems.providers.openai_text import MAX_MODEL_NAME_CHARS, TokenUsage
 from holdfast.systems.providers.protocols import TextEmbeddings
 from holdfast.systems.providers.usage import ProviderUsage, UsageAccount
@@ -35,23 +32,10 @@ class EmbeddingResponse(msgspec.Struct):
     usage: TokenUsage | None = None
 
 
-class OpenAIEmbeddingProvider:
+class OpenAIEmbeddingProvider(HttpProvider):
     """An `EmbeddingProvider` that calls an OpenAI-compatible server."""
 
-    def __init__(
-        self, config: ProviderConfig, *, meter: CallMeter | None = None, policy: EgressPolicy | None = None
-    ) -> None:
-        self._http = ProviderHttpClient(
-            config, max_bytes=MAX_EMBEDDINGS_RESPONSE_BYTES, meter=meter, policy=policy
-        )
-        self._config = config
-
-    @property
-    def limit_key(self) -> str:
-        return self._http.limit_key
-
-    async def close(self) -> None:
-        await self._http.close()
+    max_response_bytes = MAX_EMBEDDINGS_RESPONSE_BYTES
 
     async def embed_texts(self, texts: Sequence[str], *, account: UsageAccount) -> TextEmbeddings:
         vectors: list[list[float]] = []

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from holdfast.egress import EgressPolicy
 from holdfast.systems.providers.config import ProviderConfig
 from holdfast.systems.providers.errors import ProviderResponseError
-from holdfast.systems.providers.http_client import ProviderHttpClient
+from holdfast.systems.providers.http_client import HttpProvider
 from holdfast.systems.providers.metering import CallMeter
 from holdfast.systems.providers.mp3 import encode_mp3, measure_mp3
 from holdfast.systems.providers.protocols import SpeechAudio
@@ -28,8 +28,10 @@ AUDIO_TYPES = ("audio/", "application/octet-stream")
 _SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\n])\s*")
 
 
-class OpenAISpeechProvider:
+class OpenAISpeechProvider(HttpProvider):
     """A `SpeechProvider` that calls an OpenAI-compatible server."""
+
+    max_response_bytes = MAX_SPEECH_RESPONSE_BYTES
 
     def __init__(
         self,
@@ -39,18 +41,8 @@ class OpenAISpeechProvider:
         meter: CallMeter | None = None,
         policy: EgressPolicy | None = None,
     ) -> None:
-        self._http = ProviderHttpClient(
-            config, max_bytes=MAX_SPEECH_RESPONSE_BYTES, meter=meter, policy=policy
-        )
-        self._config = config
+        super().__init__(config, meter=meter, policy=policy)
         self._voice = voice
-
-    @property
-    def limit_key(self) -> str:
-        return self._http.limit_key
-
-    async def close(self) -> None:
-        await self._http.close()
 
     async def synthesize_speech(self, text: str, language: str, *, account: UsageAccount) -> SpeechAudio:
         recordings = [await self._request_recording(part, account) for part in split_text_at_sentences(text)]

@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from holdfast.egress import EgressPolicy
 from holdfast.systems.providers.config import ProviderConfig
 from holdfast.systems.providers.errors import ProviderResponseError
-from holdfast.systems.providers.http_client import ProviderHttpClient
-from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.http_client import HttpProvider
 from holdfast.systems.providers.protocols import GeneratedText
 from holdfast.systems.providers.usage import ProviderUsage, UsageAccount
 
@@ -108,21 +106,10 @@ def build_chat_request(config: ProviderConfig, messages: list[dict[str, Any]]) -
     return {"model": config.model, **limit, "messages": messages}
 
 
-class OpenAITextProvider:
+class OpenAITextProvider(HttpProvider):
     """A `TextProvider` that calls an OpenAI-compatible server."""
 
-    def __init__(
-        self, config: ProviderConfig, *, meter: CallMeter | None = None, policy: EgressPolicy | None = None
-    ) -> None:
-        self._http = ProviderHttpClient(config, max_bytes=MAX_TEXT_RESPONSE_BYTES, meter=meter, policy=policy)
-        self._config = config
-
-    @property
-    def limit_key(self) -> str:
-        return self._http.limit_key
-
-    async def close(self) -> None:
-        await self._http.close()
+    max_response_bytes = MAX_TEXT_RESPONSE_BYTES
 
     async def generate_text(self, instructions: str, subject: str, *, account: UsageAccount) -> GeneratedText:
         return await self._generate(instructions, subject, {}, account)

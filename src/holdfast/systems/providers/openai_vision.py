@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 
-from holdfast.egress import EgressPolicy
-from holdfast.systems.providers.config import ProviderConfig
 from holdfast.systems.providers.errors import ProviderResponseError
-from holdfast.systems.providers.http_client import ProviderHttpClient
-from holdfast.systems.providers.metering import CallMeter
+from holdfast.systems.providers.http_client import HttpProvider
 from holdfast.systems.providers.openai_text import (
     MAX_MODEL_NAME_CHARS,
     ChatCompletion,
@@ -26,23 +23,10 @@ CAPTION_INSTRUCTIONS = (
 )
 
 
-class OpenAICaptionProvider:
+class OpenAICaptionProvider(HttpProvider):
     """A `CaptionProvider` that calls an OpenAI-compatible server."""
 
-    def __init__(
-        self, config: ProviderConfig, *, meter: CallMeter | None = None, policy: EgressPolicy | None = None
-    ) -> None:
-        self._http = ProviderHttpClient(
-            config, max_bytes=MAX_CAPTION_RESPONSE_BYTES, meter=meter, policy=policy
-        )
-        self._config = config
-
-    @property
-    def limit_key(self) -> str:
-        return self._http.limit_key
-
-    async def close(self) -> None:
-        await self._http.close()
+    max_response_bytes = MAX_CAPTION_RESPONSE_BYTES
 
     async def describe_image(
         self, content: bytes, content_type: str, measurements: ImageMeasurements, *, account: UsageAccount
