@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack
 
-from holdfast.definitions.validation import check_duration, check_option_names
+from holdfast.definitions.validation import check_option_names, parse_duration
 from holdfast.errors import InvalidError
 from holdfast.model import Message
 
@@ -48,13 +48,13 @@ class ConsumerOptions(TypedDict, total=False):
     """
 
     name: str | None
-    vt: timedelta
+    vt: timedelta | float
     concurrency: int
     max_reads: int | None
     on_dead: DeadLetterCallback | None
     create: bool
     finish: MessageFinishAction
-    timeout: timedelta
+    timeout: timedelta | float
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class Consumer(Generic[B]):
     def __post_init__(self) -> None:
         check_queue_name(self.queue)
         for field in ("vt", "timeout"):
-            check_duration(getattr(self, field), field)
+            object.__setattr__(self, field, parse_duration(getattr(self, field), field))
         if not MIN_VISIBILITY_TIMEOUT <= self.vt <= MAX_VISIBILITY_TIMEOUT:
             raise InvalidError(
                 f"vt must be between {MIN_VISIBILITY_TIMEOUT} and {MAX_VISIBILITY_TIMEOUT}, got {self.vt}.",

@@ -44,7 +44,7 @@ class ChildTaskOptions(TypedDict, total=False):
     key: str | None
     after: Iterable[UUID | str]
     detached: bool
-    delay: timedelta | None
+    delay: timedelta | float | None
     run_at: datetime | None
     priority: int | None
     weight: float
@@ -68,7 +68,7 @@ class ArtifactOptions(TypedDict, total=False):
     """
 
     kind: str
-    ttl: timedelta | None
+    ttl: timedelta | float | None
     meta: dict[str, Any] | None
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
 
 import msgspec
 
-from holdfast.definitions.tasks import Call
+from holdfast.definitions.call_options import check_request_fields
+from holdfast.definitions.tasks import Call, build_not_a_call_error
 from holdfast.errors import InvalidError
 
 R = TypeVar("R")
@@ -25,9 +26,35 @@ RESULT_REFERENCE_KEY = "holdfast:result"
 
 
 class ResultReference(msgspec.Struct, frozen=True, rename={"task": RESULT_REFERENCE_KEY}):
-    """A placeholder in task arguments for the result of another task. Workers replace it by the result."""
+    """A placeholder in task arguments for the result of another task. Workers replace it by the result.
+
+    It has no value until the graph runs, so every attempt to use one is an error.
+    """
 
     task: str
+
+    def _build_error(self) -> InvalidError:
+        return InvalidError(
+            f"The result of {self.task!r} has no value yet: the graph has not run.",
+            fix="Pass node.result to another call as it is: graph.add(other_task(node.result)). The value "
+            "arrives there.",
+            field="result",
+        )
+
+    def _refuse_use(self, *_: object) -> NoReturn:
+        raise self._build_error()
+
+    __str__ = __bool__ = __iter__ = __len__ = __getitem__ = __contains__ = __call__ = _refuse_use
+    __int__ = __float__ = __index__ = __bytes__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse_use
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse_use
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __or__ = __ror__ = __and__ = __rand__ = _refuse_use
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise self._build_error()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Libraries look for special methods, and expect an AttributeError.
+        raise AttributeError(str(self._build_error()) if not name.startswith("__") else name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +118,12 @@ class Graph:
         The task runs after the nodes in `after` and after those whose results are among its arguments.
         `weight` is the share of the task in the progress of the job.
         """
+        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise build_not_a_call_error("graph.add", call)
         call.mark_used()
+        check_request_fields(
+            call.request_options, "in a graph", "Pass it to submit(graph, ...), for the whole job."
+        )
         name = name or self._choose_free_node_name(call.task.name)
         if name in self.nodes:
             raise InvalidError(
@@ -100,6 +132,7 @@ class Graph:
                 field="name",
             )
         dependencies = {node.name for node in after} | set(find_result_references(dict(call.args)))
+        _refuse_other_work(call.task.name, dict(call.args))
         unknown = dependencies - self.nodes.keys()
         if unknown:
             raise InvalidError(
@@ -119,6 +152,23 @@ class Graph:
         while f"{name}-{number}" in self.nodes:
             number += 1
         return f"{name}-{number}"
+
+
+def _refuse_other_work(task: str, value: object) -> None:
+    """Refuse a node or a call as the argument of a call: its result was meant."""
+    if isinstance(value, Node):
+        node = cast("Node[object]", value)
+        raise InvalidError(
+            f"An argument of {task} is the node {node.name!r} itself.",
+            fix=f"Pass its result: {task}(node.result).",
+            field="args",
+        )
+    if isinstance(value, dict):
+        for inner in cast("dict[str, object]", value).values():
+            _refuse_other_work(task, inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in cast("list[object]", value):
+            _refuse_other_work(task, inner)
 
 
 def find_result_references(value: object) -> Iterable[str]:

@@ -45,7 +45,7 @@ def encode_payload(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) 
         _refuse_lossy_values(plain, what)
         text = msgspec.json.encode(plain)
     except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
-        raise InvalidError(f"{what} cannot be stored as JSON: {error}.", field=what) from error
+        raise _build_unstorable_error(value, what, error) from error
     if len(text) > limit:
         raise InvalidError(
             f"{what} is {len(text):,} bytes of JSON; the maximum is {limit:,} bytes.",
@@ -53,6 +53,47 @@ def encode_payload(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) 
             field=what,
         )
     return text
+
+
+def _build_unstorable_error(value: object, what: str, error: Exception) -> InvalidError:
+    """Build the error for a value that JSON cannot represent. It names the place of the value."""
+    try:
+        place, cause = _find_unstorable_value(value, what) or (what, None)
+    except RecursionError:  # a value that contains itself
+        place, cause = what, None
+    if cause is None:
+        return InvalidError(f"{what} cannot be stored as JSON: {error}.", field=what)
+    if inspect.isawaitable(cause):
+        if inspect.iscoroutine(cause):
+            cause.close()  # or it would warn that it was never awaited
+        fix = "Await it first."
+    else:
+        fix = "Pass plain values, a dataclass or a pydantic model, or an id by which the task loads it."
+    kind = f"{type(cause).__module__}.{type(cause).__qualname__}".removeprefix("builtins.")
+    return InvalidError(
+        f"{place} is a value of type {kind}, which cannot be stored as JSON.", fix=fix, field=what
+    )
+
+
+def _find_unstorable_value(value: object, place: str) -> tuple[str, object] | None:
+    """Return the place and the value of the innermost part that JSON cannot represent, or None."""
+    whole: object = value
+    if isinstance(value, dict):
+        parts = [(f"{place}.{key}", inner) for key, inner in cast("dict[object, object]", value).items()]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = [(f"{place}[{n}]", inner) for n, inner in enumerate(cast("list[object]", value))]
+    elif isinstance(value, (str, int, float)):
+        return None
+    else:
+        parts = []
+    for inner_place, inner in parts:
+        if (part := _find_unstorable_value(inner, inner_place)) is not None:
+            return part
+    try:
+        msgspec.to_builtins(value, enc_hook=_encode_pydantic_model)
+    except (TypeError, ValueError, NotImplementedError):
+        return place, whole
+    return None
 
 
 def _refuse_lossy_values(value: object, place: str) -> None:
@@ -129,10 +170,7 @@ def _find_schema_marks(task: TaskSignature) -> dict[str, dict[str, Any]]:
 
     The hints of a task leave `Annotated` out.
     """
-    try:
-        hints = typing.get_type_hints(getattr(task, "function", None), include_extras=True)
-    except (TypeError, NameError):  # without a function, or with a name that does not exist at run time
-        return {}
+    hints: dict[str, Any] = getattr(task, "annotated_hints", {})
     marks_by_name: dict[str, dict[str, Any]] = {}
     for name in task.signature.parameters:
         for mark in getattr(hints.get(name), "__metadata__", ()):

@@ -11,16 +11,18 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
+from holdfast.definitions.call_options import check_request_fields
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call, Task
-from holdfast.definitions.validation import check_duration, check_option_names
+from holdfast.definitions.validation import check_option_names, parse_duration
 from holdfast.errors import InvalidError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+_SCHEDULED_CALL_FIELDS = frozenset({"priority", "limit_key", "labels", "delay_s"})
 MissedRunPolicy: TypeAlias = Literal["skip", "coalesce", "catch_up"]
 
 
@@ -53,6 +55,12 @@ class Schedule:
     def __post_init__(self) -> None:
         if isinstance(self.work, Call):
             self.work.mark_used()
+            check_request_fields(
+                self.work.request_options,
+                "of a schedule",
+                "Leave it out; a schedule submits many jobs.",
+                allowed=_SCHEDULED_CALL_FIELDS,
+            )
         if (self.cron is None) == (self.every is None):
             raise InvalidError(
                 f"Schedule {self.name!r} needs either a cron expression or an interval.",
@@ -60,7 +68,7 @@ class Schedule:
                 field="cron",
             )
         if self.every is not None:
-            check_duration(self.every, "every")
+            object.__setattr__(self, "every", parse_duration(self.every, "every"))
 
     def build_request(self) -> dict[str, Any]:
         """Return the schedule as the request of `put_schedule`. The database checks the cron expression."""
@@ -100,7 +108,7 @@ class ScheduledTask(Task[P, R_co]):
 
 @overload
 def schedule(
-    cron: str | timedelta,
+    cron: str | timedelta | float,
     /,
     *,
     name: str | None = None,
@@ -116,7 +124,7 @@ def schedule(
     /,
     *,
     cron: str | None = None,
-    every: timedelta | None = None,
+    every: timedelta | float | None = None,
     name: str | None = None,
     timezone: str = "UTC",
     missed: MissedRunPolicy = "coalesce",
@@ -124,7 +132,9 @@ def schedule(
     owner: str | None = None,
     unique: bool = False,
 ) -> Schedule: ...
-def schedule(work: str | timedelta | Call[Any] | Graph, /, *, name: str | None = None, **options: Any) -> Any:
+def schedule(
+    work: str | timedelta | float | Call[Any] | Graph, /, *, name: str | None = None, **options: Any
+) -> Any:
     """Submit a call, a graph or a task at set times.
 
     `schedule(call, cron="@daily")` returns a schedule. `@schedule("@daily")` above `@task` adds a schedule
@@ -132,7 +142,7 @@ def schedule(work: str | timedelta | Call[Any] | Graph, /, *, name: str | None =
 
     name: the name of the schedule. The default is the name of the task or of the graph.
     cron: a cron expression, such as `0 3 * * *` or `@daily`.
-    every: the time between two runs, instead of `cron`.
+    every: the time between two runs (a timedelta or seconds), instead of `cron`.
     timezone: the time zone of the cron expression. The default is UTC.
     missed: what to do about missed runs: `skip`, `coalesce` (run once, the default) or `catch_up` (run all).
     max_catch_up: the maximum number of missed runs that `catch_up` makes up for. The default is 100.
@@ -151,7 +161,7 @@ def schedule(work: str | timedelta | Call[Any] | Graph, /, *, name: str | None =
         return Schedule(name=name or work.task.name, work=work, **options)
     if isinstance(work, Graph):
         return Schedule(name=name or work.type, work=work, **options)
-    times: dict[str, Any] = {"every": work} if isinstance(work, timedelta) else {"cron": work}
+    times: dict[str, Any] = {"cron": work} if isinstance(work, str) else {"every": work}
 
     def decorate(task: Task[Any, Any]) -> ScheduledTask[Any, Any]:
         if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from holdfast.definitions.graphs import Graph, Node
+from holdfast.definitions.graphs import RESULT_REFERENCE_KEY, Graph, Node, find_result_references
 from holdfast.definitions.payloads import encode_payload
+from holdfast.definitions.request_options import merge_request_options
 from holdfast.definitions.tasks import Call, RetryPolicy, Task
 from holdfast.errors import InvalidError
 
@@ -16,36 +18,52 @@ _DEFAULT_RETRY_POLICY = RetryPolicy()
 _DEFAULT_TIMEOUT = timedelta(minutes=10)
 _DEFAULT_LEASE = timedelta(seconds=60)
 _DEFAULT_MAX_CRASHES = 3
+_REFERENCE_MARK = RESULT_REFERENCE_KEY.encode()
 
 
-def build_work_request(work: Call[Any] | Graph) -> dict[str, Any]:
-    """Build the part of a submit request with the task of a call, or with the tasks of a graph."""
+def build_work_request(work: Call[Any] | Graph, shared: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Build the submit request of a call or of a graph. `shared` has the fields of the options of `submit`.
+
+    The options of the call itself take precedence over the shared ones.
+    """
     if isinstance(work, Call):
         work.mark_used()
-        return build_call_request(work)
+        request = build_call_request(work)
+        _refuse_result_references(work, request["args"])
+        return request | merge_request_options(shared or {}, work.request_options)
     if not work.nodes:
         raise InvalidError(f"The graph {work.type!r} has no tasks.", fix="Add a call to it.", field="tasks")
     params = (
         {} if work.params is None else {"params": msgspec.Raw(encode_payload(work.params, what="params"))}
     )
-    return {"type": work.type, **params, "tasks": [_build_node_request(node) for node in work.nodes.values()]}
+    tasks = [_build_node_request(node) for node in work.nodes.values()]
+    return {"type": work.type, **params, "tasks": tasks, **(shared or {})}
+
+
+def _refuse_result_references(call: Call[Any], encoded_args: msgspec.Raw) -> None:
+    """Refuse the result of a graph's task in a call outside of the graph, which would never get it."""
+    if _REFERENCE_MARK not in bytes(encoded_args):
+        return
+    for name in find_result_references(dict(call.args)):
+        raise InvalidError(
+            f"The arguments of {call.task.name} have the result of {name!r}, which is a task of a graph.",
+            fix=f"Add the call to the same graph: graph.add({call.task.name}(...)).",
+            field="args",
+        )
 
 
 def _build_node_request(node: Node[Any]) -> dict[str, Any]:
     after = [{"name": name, "on_failure": policy} for name, policy in node.after.items()]
-    request = {**build_call_request(node.call), "name": node.name, "after": after, "weight": node.weight}
+    request = {**build_call_request(node.call), **node.call.request_options}
+    request |= {"name": node.name, "after": after, "weight": node.weight}
     return request if node.limit_key is None else {**request, "limit_key": node.limit_key}
 
 
 def build_call_request(call: Call[Any]) -> dict[str, Any]:
     """Build the submit request of one task: its type, queue, arguments and policy."""
-    args = encode_payload(dict(call.args), what=f"args of {call.task.name}")
-    return {
-        "type": call.task.name,
-        "queue": call.task.queue,
-        "args": msgspec.Raw(args),
-        **build_task_policy(call.task),
-    }
+    task = call.adjusted_task
+    args = encode_payload(dict(call.args), what=f"args of {task.name}")
+    return {"type": task.name, "queue": task.queue, "args": msgspec.Raw(args), **build_task_policy(task)}
 
 
 def build_task_policy(task: Task[..., Any]) -> dict[str, Any]:

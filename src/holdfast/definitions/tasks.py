@@ -6,17 +6,37 @@ schedule. A call that is dropped unused warns, as a coroutine does that was neve
 
 from __future__ import annotations
 
+import copy
 import inspect
-import typing
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
+from holdfast.definitions.annotations import (
+    get_caller_locals,
+    is_imported_for_type_checking,
+    resolve_annotations,
+)
+from holdfast.definitions.call_options import CallOptions, split_call_options
 from holdfast.definitions.context import Ctx
-from holdfast.definitions.validation import check_duration, check_option_names
+from holdfast.definitions.request_options import MAX_PRIORITY, MIN_PRIORITY
+from holdfast.definitions.retry_policy import RetryPolicy
+from holdfast.definitions.validation import check_option_names, check_whole_number, parse_duration
 from holdfast.errors import InvalidError
 
 __all__ = ["Call", "Ctx", "RetryPolicy", "Task", "task"]
@@ -27,46 +47,11 @@ R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 
 DEFAULT_QUEUE = "default"
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 # Methods that submit a task in Celery, Dramatiq, RQ, Huey, procrastinate, taskiq and Django.
 OTHER_LIBRARIES_SUBMIT_METHODS = frozenset(
     {"apply_async", "defer", "defer_async", "delay", "delay_on_commit", "enqueue", "kiq", "schedule", "send"}
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """How often and how soon a failed attempt is retried.
-
-    The delay before retry number n is `min(cap, base * 2 ** (n - 1))`, changed at random by up to `jitter`
-    of its length. Exceptions in `never_for`, and those not in `retry_for`, are not retried.
-
-    >>> from datetime import timedelta
-    >>> from holdfast import RetryPolicy, task
-    >>> @task(retry=RetryPolicy(retries=8, base=timedelta(seconds=1), never_for=(KeyError,)))
-    ... def fetch(url: str) -> str:
-    ...     return url
-    """
-
-    retries: int = 4
-    base: timedelta = timedelta(seconds=5)
-    cap: timedelta = timedelta(minutes=15)
-    jitter: float = 0.2
-    retry_for: tuple[type[BaseException], ...] = (Exception,)
-    never_for: tuple[type[BaseException], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise InvalidError(f"retries must not be negative, got {self.retries}.", field="retries")
-        for name in ("base", "cap"):
-            check_duration(getattr(self, name), name)
-        if self.base < timedelta(0) or self.cap < self.base:
-            raise InvalidError(
-                f"base must not be negative and cap must not be shorter than base, got base {self.base} and "
-                f"cap {self.cap}.",
-                field="base",
-            )
-        if not 0 <= self.jitter <= 1:
-            raise InvalidError(f"jitter must be between 0 and 1, got {self.jitter}.", field="jitter")
 
 
 class Call(Generic[R_co]):
@@ -82,12 +67,28 @@ class Call(Generic[R_co]):
     >>> call.mark_used()  # only because this example does not submit it
     """
 
-    __slots__ = ("__weakref__", "_used", "args", "task")
+    __slots__ = ("__weakref__", "_options", "_used", "adjusted_task", "args", "request_options", "task")
 
     def __init__(self, task: Task[..., R_co], args: Mapping[str, Any]) -> None:
         self.task = task
         self.args = args
+        self.adjusted_task = task  # the task with the options of this call
+        self.request_options: Mapping[str, Any] = _NO_OPTIONS  # fields of the submit request
+        self._options: Mapping[str, Any] = _NO_OPTIONS
         self._used = False
+
+    def options(self, **options: Unpack[CallOptions]) -> Call[R_co]:
+        """Return this call with other options than its task has: `page_title(url).options(queue="slow")`.
+
+        `CallOptions` lists them. Options of the call take precedence over those of `submit` and
+        `submit_many`.
+        """
+        self.mark_used()
+        changed: Call[R_co] = Call(self.task, self.args)
+        changed._options = {**self._options, **options}
+        task_options, changed.request_options = split_call_options(changed._options)
+        changed.adjusted_task = self.task.adjust(task_options) if task_options else self.task
+        return changed
 
     def mark_used(self) -> None:
         """Mark the call as submitted, so that it does not warn when it is garbage-collected."""
@@ -95,7 +96,8 @@ class Call(Generic[R_co]):
 
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={value!r}" for name, value in self.args.items())
-        return f"{self.task.name}({inner})"
+        options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return f"{self.task.name}({inner})" + (f".options({options})" if options else "")
 
     if not TYPE_CHECKING:  # type checkers report `await task()` because they do not see this method
 
@@ -109,11 +111,37 @@ class Call(Generic[R_co]):
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
             warnings.warn(
-                f"call of task {self.task.name} was never submitted; pass it to client.submit",
+                f"call of task {self.task.name} was never submitted; write "
+                f"`await client.submit({self.task.name}(...))`, or in code without an event loop "
+                f"`client.blocking.submit({self.task.name}(...))`",
                 RuntimeWarning,
                 source=self,
                 stacklevel=2,
             )
+
+
+def build_not_a_call_error(function: str, value: object) -> InvalidError:
+    """Build the error for a value that is not the call of a task. `function` is what got the value."""
+    if isinstance(value, Task):
+        task = cast("Task[..., object]", value)
+        return InvalidError(
+            f"{function} needs a call, and got the task {task.name!r} itself.",
+            fix=f"Call the task with its arguments: {function}({task.name}(...)).",
+            field="call",
+        )
+    if inspect.iscoroutine(value):
+        value.close()  # or it would warn that it was never awaited
+        name = value.__name__
+        return InvalidError(
+            f"{function} got a coroutine of {name!r}, which is not a task.",
+            fix=f"Decorate the function: @task above `async def {name}`.",
+            field="call",
+        )
+    return InvalidError(
+        f"{function} needs the call of a task, got {value!r}.",
+        fix=f"Decorate the function with @task and pass its call: {function}(my_task(...)).",
+        field="call",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,24 +169,40 @@ class Task(Generic[P, R_co]):
     max_crashes: int = 3  # the task fails when its process has died this often while only it ran there
     signature: inspect.Signature = field(init=False, repr=False)
     takes_context: bool = field(init=False, repr=False)
+    _local_names: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_definition_name(self.name, "name")
-        _check_definition_name(self.queue, "queue")
-        for name in ("timeout", "lease"):
-            check_duration(getattr(self, name), name)
-            if getattr(self, name) <= timedelta(0):
-                raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
-        _check_memory_limit(self.memory, process=self.process)
-        if self.limit is not None and self.limit < 1:
-            raise InvalidError(f"limit must be at least 1, got {self.limit}.", field="limit")
-        if not 1 <= self.max_crashes <= 1000:
-            raise InvalidError(
-                f"max_crashes must be between 1 and 1000, got {self.max_crashes}.", field="max_crashes"
-            )
+        self._check_options()
         signature, takes_context = _split_signature(self.function)
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "takes_context", takes_context)
+        object.__setattr__(self, "_local_names", {})
+        self._resolve_hints_early()
+
+    def _check_options(self) -> None:
+        _check_definition_name(self.name, "name")
+        _check_definition_name(self.queue, "queue")
+        check_whole_number(self.priority, "priority", minimum=MIN_PRIORITY, maximum=MAX_PRIORITY)
+        for name in ("timeout", "lease"):
+            object.__setattr__(self, name, parse_duration(getattr(self, name), name))
+            if getattr(self, name) <= timedelta(0):
+                raise InvalidError(f"{name} must be positive, got {getattr(self, name)}.", field=name)
+        _check_memory_limit(self.memory, process=self.process)
+        if self.limit is not None:
+            check_whole_number(self.limit, "limit", minimum=1)
+        check_whole_number(self.max_crashes, "max_crashes", minimum=1, maximum=1000)
+
+    def adjust(self, options: Mapping[str, Any]) -> Task[P, R_co]:
+        """Return this task with other options, without reading the signature of its function again."""
+        changes = dict(options)
+        retries: int | None = changes.pop("retries", None)
+        if retries is not None:
+            changes["retry"] = replace(changes.get("retry", self.retry), retries=retries)
+        adjusted = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(adjusted, name, value)
+        adjusted._check_options()
+        return adjusted
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         try:
@@ -184,11 +228,42 @@ class Task(Generic[P, R_co]):
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """The types of the parameters and of the result, where they can be resolved at run time."""
+        """The types of the parameters and of the result. Raise InvalidError if one cannot be resolved."""
+        return self._resolve_annotations(include_extras=False)
+
+    @cached_property
+    def annotated_hints(self) -> dict[str, Any]:
+        """The types with what `Annotated` adds to them."""
+        return self._resolve_annotations(include_extras=True)
+
+    @cached_property
+    def context_hint(self) -> Any:
+        """The type of the context parameter, or None if there is none or its name cannot be resolved.
+
+        Modules import `Ctx` or the type of its state for type checkers only, so this raises no error.
+        """
+        if not self.takes_context:
+            return None
+        first = next(iter(inspect.signature(self.function).parameters))
         try:
-            return typing.get_type_hints(self.function)
-        except (NameError, TypeError, AttributeError):
-            return {}  # an annotation that only type checkers can resolve: values stay plain JSON
+            return resolve_annotations(self.function, local_names=self._local_names).get(first)
+        except InvalidError:
+            return None
+
+    def _resolve_annotations(self, *, include_extras: bool) -> dict[str, Any]:
+        context = next(iter(inspect.signature(self.function).parameters)) if self.takes_context else None
+        return resolve_annotations(
+            self.function, skip=context, local_names=self._local_names, include_extras=include_extras
+        )
+
+    def _resolve_hints_early(self) -> None:
+        """Report annotations that can never be resolved. Names that the module defines later may follow."""
+        try:
+            self._resolve_annotations(include_extras=False)
+        except InvalidError as error:
+            if error.field == "function" or is_imported_for_type_checking(self.function, str(error.field)):
+                raise
+            object.__setattr__(self, "_local_names", get_caller_locals())
 
 
 def _check_memory_limit(memory: int | None, *, process: bool) -> None:
@@ -204,7 +279,9 @@ def _check_memory_limit(memory: int | None, *, process: bool) -> None:
         )
 
 
-def _check_definition_name(name: str, what: str) -> None:
+def _check_definition_name(name: object, what: str) -> None:
+    if not isinstance(name, str):
+        raise InvalidError(f"{what} must be a string, got {name!r}.", fix=f'Write {what}="mail".', field=what)
     if not name or len(name.encode()) > 200 or any(ord(c) < 32 for c in name):
         raise InvalidError(
             f"{what} must be 1 to 200 bytes without control characters, got {name!r}.", field=what
@@ -264,8 +341,8 @@ def task(
     priority: int = 0,
     retries: int | None = None,
     retry: RetryPolicy | None = None,
-    timeout: timedelta = timedelta(minutes=10),
-    lease: timedelta = timedelta(seconds=60),
+    timeout: timedelta | float = timedelta(minutes=10),
+    lease: timedelta | float = timedelta(seconds=60),
     process: bool = False,
     memory: int | None = None,
     limit: int | None = None,
@@ -287,7 +364,7 @@ def task(
     priority: a higher number runs first. The default is 0.
     retries: how often a failed attempt is retried. The default is 4.
     retry: a `RetryPolicy`, instead of `retries`.
-    timeout: the maximum duration of an attempt. The default is 10 minutes.
+    timeout: the maximum duration of an attempt, as a timedelta or in seconds. The default is 10 minutes.
     lease: how long a worker that stops renewing its lease keeps the task. The default is 60 seconds.
     process: run the function in a child process, which can be killed. The default is False.
     memory: the maximum number of bytes for the child process. The default is no limit.

@@ -9,17 +9,33 @@ from datetime import datetime, timedelta
 from holdfast.errors import InvalidError
 
 
-def check_duration(value: object, field: str) -> None:
-    """Raise InvalidError if a duration is not a `timedelta`."""
+def parse_duration(value: object, field: str) -> timedelta:
+    """Return a duration that was passed as a `timedelta` or as a number of seconds."""
     if isinstance(value, timedelta):
-        return
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    seconds = f"{value:g}" if is_number else "30"
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return timedelta(seconds=value)
+        except (OverflowError, ValueError):  # too large, or NaN
+            pass
     raise InvalidError(
-        f"{field} must be a timedelta, got {value!r}.",
-        fix=f"Write {field}=timedelta(seconds={seconds}).",
+        f"{field} must be a timedelta or a number of seconds, got {value!r}.",
+        fix=f"Write {field}=30 or {field}=timedelta(seconds=30).",
         field=field,
     )
+
+
+def check_whole_number(value: object, field: str, *, minimum: int, maximum: int | None = None) -> None:
+    """Raise InvalidError if a value is not a whole number in the range."""
+    limits = f"from {minimum} to {maximum}" if maximum is not None else f"of at least {minimum}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidError(
+            f"{field} must be a whole number {limits}, got {value!r}.",
+            fix=f"Write {field}={max(minimum, 3)}.",
+            field=field,
+        )
+    if value < minimum or (maximum is not None and value > maximum):
+        raise InvalidError(f"{field} must be a whole number {limits}, got {value}.", field=field)
 
 
 def check_aware_datetime(value: object, field: str) -> None:

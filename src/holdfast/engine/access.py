@@ -47,6 +47,10 @@ where r.rolname in ('anon', 'authenticated', 'service_role')
   and pg_catalog.pg_has_role(r.oid, case
     when pg_catalog.current_setting('server_version_num')::integer >= 160000 then 'SET' else 'MEMBER' end)
 """
+_CAN_SUBMIT_AS_ROLE = """
+select pg_catalog.has_function_privilege(
+  'holdfast.submit_as_role(text, text, integer, jsonb, text, boolean)', 'execute')
+"""
 _SET_TRANSACTION_ROLE = """
 select pg_catalog.set_config('request.jwt.claims', $1, true),
   pg_catalog.set_config('statement_timeout', $2, true), pg_catalog.set_config('holdfast.user_jobs', $4, true),
@@ -98,6 +102,11 @@ def check_scopes(scopes: Sequence[str]) -> None:
 async def list_usable_roles(connection: Connection) -> frozenset[str]:
     """Return the API roles (anon, authenticated, service_role) that this login may switch to."""
     return frozenset(row["rolname"] for row in await connection.fetch(_LIST_USABLE_ROLES))
+
+
+async def can_submit_as_role(connection: Connection) -> bool:
+    """Return whether this login may call `submit_as_role`. A login that inherits no rights may not."""
+    return bool(await connection.fetchval(_CAN_SUBMIT_AS_ROLE))
 
 
 async def set_transaction_role(

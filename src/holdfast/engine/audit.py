@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -42,6 +43,18 @@ async def list_audit_entries(
 ) -> list[AuditEntry]:
     """List audit log entries, newest first. `before` is the last id of the previous page."""
     rows = await connection.fetch("select * from holdfast.list_audit_entries($1, $2)", before, limit)
-    return [
-        msgspec.convert({**row, "detail": decode_optional_object(row["detail"])}, AuditEntry) for row in rows
-    ]
+    return [_convert_entry(row) for row in rows]
+
+
+def _convert_entry(row: Mapping[str, Any]) -> AuditEntry:
+    return msgspec.convert({**row, "detail": decode_optional_object(row["detail"])}, AuditEntry)
+
+
+async def list_audit_entries_of_target(
+    connection: Connection, noun: str, target: str, *, limit: int = 20
+) -> list[AuditEntry]:
+    """List the changes of one object, newest first. Their actions begin with `noun`, such as `limit`."""
+    rows = await connection.fetch(
+        "select * from holdfast.list_audit_entries_of_target($1, $2, $3)", noun, target, limit
+    )
+    return [_convert_entry(row) for row in rows]

@@ -6,13 +6,15 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from traceback import walk_tb
 from typing import Any, TypeAlias, cast
 
 import asyncpg
 
 from holdfast import errors
 from holdfast.engine.availability import DatabaseAvailability, describe_connect_error, get_availability
-from holdfast.engine.hosts import connect_to_primary
+from holdfast.engine.hosts import connect_to_primary, parse_hosts
+from holdfast.engine.primary_change import PrimaryWatch
 from holdfast.settings import Secret, Settings, redact_url
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
@@ -24,6 +26,10 @@ POOL_IDLE_TIMEOUT_S = 300.0
 RESERVED_RETURN_INTERVAL_S = 10.0
 STATEMENT_CACHE_SIZE = 100
 POOL_CLOSE_TIMEOUT_S = 2
+# Modules that an error of the connection itself passes through.
+OWN_MODULES = frozenset(
+    {"holdfast", "asyncpg", "asyncio", "contextlib", "selectors", "socket", "ssl", "uvloop"}
+)
 _CONNECT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
@@ -41,12 +47,15 @@ class Database:
         self._return_timer: asyncio.TimerHandle | None = None
         self._return_task: asyncio.Task[None] | None = None
         self._waiters = 0
+        self._primary_watch: PrimaryWatch | None = None  # of an address with several hosts
 
     async def open(self) -> asyncpg.Pool[Any]:
         async with self._opening:
             if self._pool is None:
                 prepare = await _can_prepare_statements(self.url, self.settings)
                 with translate_driver_errors(self.url), _translate_url_errors():
+                    if parse_hosts(self.url.reveal()):
+                        self._primary_watch = PrimaryWatch(self.url.reveal())
                     self._pool = await asyncpg.create_pool(
                         self.url.reveal(),
                         min_size=0,
@@ -60,6 +69,8 @@ class Database:
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
+        if self._primary_watch is not None:
+            self._primary_watch.close()
         if pool is not None:
             await self._return_reserved(pool)
             await pool.close()
@@ -96,11 +107,15 @@ class Database:
         pool = self._pool or await self.open()
         with translate_driver_errors(self.url):
             connection = await self._take_connection(pool)
+            timer = self._primary_watch.watch_call(connection) if self._primary_watch else None
             try:
                 yield connection
             except BaseException:
                 await pool.release(connection)
                 raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
             if self.availability.is_unreachable:
                 self.availability.record_success()
             if _is_idle(connection) and not self._waiters and self._pool is pool:
@@ -214,6 +229,17 @@ def _build_connect_options(settings: Settings, *, prepare: bool) -> dict[str, An
     }
 
 
+def is_error_of_caller(error: BaseException) -> bool:
+    """Return whether an error comes from the code in a block with a connection, not from the driver.
+
+    `async with client.transaction()` runs the caller's code, which may fail to reach a mail server.
+    """
+    modules = [
+        frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)
+    ]
+    return "asyncpg" not in modules and not OWN_MODULES.issuperset(modules)
+
+
 @contextmanager
 def translate_driver_errors(url: Secret) -> Generator[None]:
     """Convert driver errors inside the block to exceptions of `holdfast.errors`."""
@@ -229,6 +255,8 @@ def translate_driver_errors(url: Secret) -> Generator[None]:
             f"The connection to PostgreSQL at {_format_server_address(url)} was closed."
         ) from error
     except (OSError, TimeoutError) as error:
+        if is_error_of_caller(error):
+            raise
         reason = describe_connect_error(error)
         raise errors.DatabaseUnavailableError(
             f"PostgreSQL at {_format_server_address(url)} cannot be reached: {reason}.",

@@ -17,8 +17,8 @@ from typing import Literal
 import asyncpg
 
 from holdfast import errors
+from holdfast.engine import doctor_operations, doctor_standby, preflight, roles, schema, schema_status
 from holdfast.engine import doctor_queries as queries
-from holdfast.engine import preflight, roles, schema, schema_status
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.engine.schema import SchemaFiles
 from holdfast.engine.schema_status import SchemaStatus
@@ -176,6 +176,12 @@ async def check_durability(context: DoctorCheckContext) -> DoctorFinding:
             "Set synchronous_commit = on for this database or role.",
         )
     return DoctorFinding("durability", "ok", f"fsync on, synchronous_commit {values['synchronous_commit']}")
+
+
+async def check_standby(context: DoctorCheckContext) -> DoctorFinding:
+    """Report whether a synchronous standby is connected, and what a failover would lose without one."""
+    finding = await doctor_standby.check_standbys(context.connection)
+    return DoctorFinding("standby", finding.level, finding.text, finding.fix)
 
 
 async def check_clock_skew(context: DoctorCheckContext) -> DoctorFinding:
@@ -356,11 +362,24 @@ async def _get_schema_status(context: DoctorCheckContext) -> SchemaStatus:
     return SchemaStatus(installed, context.files)
 
 
+def _build_operations_check(
+    name: str, check: Callable[[Connection], Awaitable[doctor_operations.OperationsFinding]]
+) -> Check:
+    async def check_operations(context: DoctorCheckContext) -> DoctorFinding:
+        async with context.connection.transaction():
+            if not await doctor_operations.is_installed(context.connection):
+                return DoctorFinding(name, "ok", "not installed yet")
+            return DoctorFinding(name, *await check(context.connection))
+
+    return check_operations
+
+
 DOCTOR_CHECKS: dict[str, Check] = {
     "database": check_round_trip,
     "version": check_server_version,
     "pooler": check_pooler,
     "durability": check_durability,
+    "standby": check_standby,
     "clock": check_clock_skew,
     "schema": check_schema,
     "roles": check_roles,
@@ -369,4 +388,7 @@ DOCTOR_CHECKS: dict[str, Check] = {
     "autovacuum": check_autovacuum,
     "connections": check_free_connections,
     "maintenance": check_maintenance_problems,
+    "queues": _build_operations_check("queues", doctor_operations.check_unserved_queues),
+    "workers": _build_operations_check("workers", doctor_operations.check_lost_workers),
+    "alerts": _build_operations_check("alerts", doctor_operations.check_alerts),
 }

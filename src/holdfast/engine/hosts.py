@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import parse_qs, unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
+Host: TypeAlias = tuple[str, int]
+
 HEAD_START_S: Final = 0.5  # of the host that was the primary before
 DEFAULT_PORT: Final = 5432
-_last_primaries: dict[tuple[tuple[str, int], ...], tuple[str, int]] = {}
+_last_primaries: dict[tuple[Host, ...], Host] = {}
+# The event loop, the address and the host of each open connection to an address with several hosts.
+_connections: WeakKeyDictionary[asyncpg.Connection[Any], tuple[asyncio.AbstractEventLoop, str, Host]]
+_connections = WeakKeyDictionary()
 
 
-def parse_hosts(url: str) -> list[tuple[str, int]]:
+def parse_hosts(url: str) -> list[Host]:
     """Return the hosts of a database address with their ports. The list is empty if there is only one.
 
     >>> parse_hosts("postgresql://ann@one,two:5433/app")
@@ -38,7 +44,7 @@ def parse_hosts(url: str) -> list[tuple[str, int]]:
     return [_parse_host(entry, ports[min(number, len(ports) - 1)]) for number, entry in enumerate(entries)]
 
 
-def _parse_host(entry: str, port: str) -> tuple[str, int]:
+def _parse_host(entry: str, port: str) -> Host:
     host, separator, own_port = entry.rpartition(":")
     if not separator or own_port.endswith("]") or not own_port.isdigit():
         host, own_port = entry, port
@@ -51,21 +57,39 @@ async def connect_to_primary(url: str, **options: Any) -> asyncpg.Connection[Any
     if not hosts:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(url, **options)
         return connection
-    if "target_session_attrs" not in parse_qs(urlsplit(url).query):
-        options["target_session_attrs"] = "primary"
     timeout_s = cast("float", options.pop("timeout", 60))
     async with asyncio.timeout(timeout_s):
         return await _connect_to_first(url, hosts, options)
 
 
-async def _connect_to_first(
-    url: str, hosts: list[tuple[str, int]], options: dict[str, Any]
-) -> asyncpg.Connection[Any]:
+async def connect_to_host(url: str, host: Host, **options: Any) -> asyncpg.Connection[Any]:
+    """Open a connection to one host of several, if it is the primary or what the address asks for."""
+    if "target_session_attrs" not in parse_qs(urlsplit(url).query):
+        options["target_session_attrs"] = "primary"
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(url, host=host[0], port=host[1], **options)
+    _connections[connection] = (asyncio.get_running_loop(), url, host)
+    return connection
+
+
+def get_host(connection: Any) -> Host | None:
+    """Return the host of a connection to an address with several hosts, or None for other connections."""
+    entry = _connections.get(getattr(connection, "_con", connection))  # a pool wraps its connections
+    return entry[2] if entry else None
+
+
+def terminate_connections(url: str, host: Host) -> None:
+    """End all connections of this event loop to a host at once. Calls on them raise an error."""
+    current = (asyncio.get_running_loop(), url, host)
+    for connection in [connection for connection, entry in _connections.items() if entry == current]:
+        connection.terminate()
+
+
+async def _connect_to_first(url: str, hosts: list[Host], options: dict[str, Any]) -> asyncpg.Connection[Any]:
     key = tuple(hosts)
     delay_s = HEAD_START_S if key in _last_primaries else 0
     attempts = {
         asyncio.create_task(
-            _connect_to_host(url, host, options, 0 if host == _last_primaries.get(key) else delay_s)
+            _connect_after(url, host, options, 0 if host == _last_primaries.get(key) else delay_s)
         ): host
         for host in hosts
     }
@@ -85,12 +109,11 @@ async def _connect_to_first(
     raise _choose_error(failures)
 
 
-async def _connect_to_host(
-    url: str, host: tuple[str, int], options: dict[str, Any], delay_s: float
+async def _connect_after(
+    url: str, host: Host, options: dict[str, Any], delay_s: float
 ) -> asyncpg.Connection[Any]:
     await asyncio.sleep(delay_s)
-    connection: asyncpg.Connection[Any] = await asyncpg.connect(url, host=host[0], port=host[1], **options)
-    return connection
+    return await connect_to_host(url, host, **options)
 
 
 async def _abandon(attempts: Any) -> None:

@@ -42,7 +42,9 @@ async def get_rerun_links(connection: Connection, job_id: UUID) -> JsonObject:
     return decode_object(await connection.fetchval("select holdfast.get_rerun_links($1)", job_id))
 
 
-async def find_jobs_by_id_prefix(connection: Connection, prefix: str, *, limit: int = 10) -> list[UUID]:
-    """Return the job ids that start with `prefix`."""
-    rows = await connection.fetch("select holdfast.find_jobs_by_id_prefix($1, $2) as id", prefix, limit)
-    return [row["id"] for row in rows]
+async def find_jobs_by_short_id(
+    connection: Connection, first: str, last: str, *, limit: int = 10
+) -> list[UUID]:
+    """Return the ids of jobs by their first and last digits. Either may be empty."""
+    call = "select holdfast.find_jobs_by_short_id($1, $2, $3) as id"
+    return [row["id"] for row in await connection.fetch(call, first, last, limit)]

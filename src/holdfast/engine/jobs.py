@@ -14,6 +14,9 @@ from holdfast.model import Json
 
 MAX_CANCELLED_JOBS_PER_CHUNK = 1000
 
+# Jobs with these options are submitted one by one.
+_OPTIONS_OF_ONE_JOB = frozenset({"tasks", "key", "unique_key", "batch", "after", "check"})
+
 _json_decoder = msgspec.json.Decoder()
 
 
@@ -55,8 +58,31 @@ async def submit_many(
     connection: Connection, jobs: bytes | Sequence[Mapping[str, Json]]
 ) -> list[SubmitResult]:
     """Submit many jobs in one call: all or none. The results have the order of the jobs."""
+    if not isinstance(jobs, bytes) and _differ_only_in_args(jobs):
+        return await _submit_uniform(connection, jobs)
     rows = await connection.fetch("select holdfast.submit_many($1) as job", _encode_json_text(jobs))
     return [_submit_decoder.decode(row["job"]) for row in rows]
+
+
+def _differ_only_in_args(jobs: Sequence[Mapping[str, Json]]) -> bool:
+    """Return whether all jobs are plain tasks with the same options."""
+    if not jobs or not _OPTIONS_OF_ONE_JOB.isdisjoint(jobs[0]):
+        return False
+    # Compare the JSON, because 1 and True are equal in Python.
+    encode, without_args = msgspec.json.encode, {"args": None}
+    first = encode({**jobs[0], **without_args})
+    return all(encode({**job, **without_args}) == first for job in jobs)
+
+
+async def _submit_uniform(connection: Connection, jobs: Sequence[Mapping[str, Json]]) -> list[SubmitResult]:
+    """Submit jobs that differ only in their arguments, which are sent as an array."""
+    options = {name: value for name, value in jobs[0].items() if name != "args"}
+    ids: list[UUID] = await connection.fetchval(
+        "select holdfast.submit_uniform($1, $2)",
+        _encode_json_text(options),
+        [msgspec.json.encode(job["args"]).decode() if "args" in job else None for job in jobs],
+    )
+    return [SubmitResult(id=job_id, status="queued", created=True) for job_id in ids]
 
 
 async def get_job(connection: Connection, job_id: UUID) -> dict[str, Json] | None:

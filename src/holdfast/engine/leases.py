@@ -20,6 +20,7 @@ from holdfast.model import Json, Progress
 
 OutcomeKind = Literal["succeed", "fail", "reject", "crash", "lost", "snooze", "limited", "cancel", "release"]
 OutcomeAnswer = Literal["ok", "stale"]
+ProgressAnswer = Literal["ok", "stale", "locked"]
 WorkerCommand = Literal["drain", "stop"]
 
 _FINISH_AND_CLAIM = """
@@ -104,6 +105,7 @@ class _ClaimHeader(msgspec.Struct):
     command: WorkerCommand | None = None
 
 
+_ok_progress: list[ProgressAnswer] = ["ok"]
 _ok_answer: list[OutcomeAnswer] = ["ok"]
 _header_decoder = msgspec.json.Decoder(_ClaimHeader)
 _heartbeat_decoder = msgspec.json.Decoder(HeartbeatResponse)
@@ -338,6 +340,25 @@ async def report_progress(
         phase,
         message,
     )
+
+
+async def save_progress(
+    connection: Connection, reports: Sequence[tuple[Lease, Progress]]
+) -> Sequence[ProgressAnswer]:
+    """Store the progress of several tasks, at most one report of each. Return one answer per report.
+
+    It does not wait for tasks that are locked: report those again.
+    """
+    answers: list[ProgressAnswer] | None = await connection.fetchval(
+        "select holdfast.save_progress($1, $2, $3, $4, $5, $6)",
+        [lease.id for lease, _ in reports],
+        [lease.attempt for lease, _ in reports],
+        [lease.nonce for lease, _ in reports],
+        [progress.percent for _, progress in reports],
+        [progress.phase for _, progress in reports],
+        [progress.message for _, progress in reports],
+    )
+    return answers if answers is not None else _ok_progress * len(reports)
 
 
 async def get_step_results(connection: Connection, lease: Lease) -> dict[str, Json]:

@@ -24,6 +24,19 @@ async def get_throughput_chart(
     return decode_object(await connection.fetchval(call, hours, queue, task_type))
 
 
+async def get_throughput_range(
+    connection: Connection,
+    start: datetime,
+    end: datetime,
+    *,
+    queue: str | None = None,
+    task_type: str | None = None,
+) -> JsonObject:
+    """Return throughput as `get_throughput_chart` does, for any period of the last 35 days."""
+    call = "select holdfast.get_throughput_range($1, $2, $3, $4)"
+    return decode_object(await connection.fetchval(call, start, end, queue, task_type))
+
+
 async def get_task_type_stats(connection: Connection, hours: float = 24) -> list[JsonObject]:
     """Return outcomes, durations and a trend of twelve intervals for each queue and task type."""
     return await fetch_objects(connection, "select holdfast.get_task_type_stats($1)", hours)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.jobs import SubmitResult
-from holdfast.engine.json_rows import JsonObject, decode_object
+from holdfast.engine.json_rows import JsonObject, decode_object, encode_json
+from holdfast.model import Json
 
 
 async def put_quota(
@@ -35,6 +38,28 @@ async def submit_within_job_limit(
     """
     call = "select holdfast.submit_within_job_limit($1, $2, $3)"
     text = await connection.fetchval(call, job.decode(), owner, max_unfinished)
+    return msgspec.json.decode(text, type=SubmitResult)
+
+
+async def submit_as_role(
+    connection: Connection,
+    job: bytes,
+    role: str | None,
+    claims: Mapping[str, Json],
+    *,
+    max_unfinished: int,
+    owner: str | None = None,
+    only_public: bool = False,
+) -> SubmitResult:
+    """Take a role, set the claims of a token and submit a job, in one statement without a transaction.
+
+    With an owner, the role is that of a service, and the job is submitted as by `submit_within_job_limit`, or
+    as by `submit_public_job`.
+    """
+    text = await connection.fetchval(
+        "select holdfast.submit_as_role($1, $2, $3, $4, $5, $6)",
+        *(role, encode_json(claims), max_unfinished, job.decode(), owner, only_public),
+    )
     return msgspec.json.decode(text, type=SubmitResult)
 
 

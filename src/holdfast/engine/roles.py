@@ -22,7 +22,8 @@ _LIST_EXISTING_ROLES = "select rolname::text from pg_catalog.pg_roles where roln
 # The functions that an application needs to submit, read, cancel and retry jobs of every owner.
 SUBMIT_FUNCTIONS = (
     *("act_for_all_owners", "now", "get_installed_schema", "is_provided_by_extension", "validate_task_args"),
-    *("submit", "submit_many", "submit_standalone", "submit_within_job_limit", "check_unfinished_job_limit"),
+    *("submit", "submit_many", "submit_uniform", "submit_standalone"),
+    *("submit_within_job_limit", "check_unfinished_job_limit"),
     *("get_job", "list_jobs", "list_jobs_page", "find_jobs_by_id_prefix", "search_jobs", "count_jobs"),
     *("list_job_events", "read_logs", "explain_task", "list_task_attempts", "get_owner_usage"),
     *("cancel_job", "cancel_task", "cancel_jobs", "cancel_jobs_chunk", "retry_job", "build_job_resubmission"),

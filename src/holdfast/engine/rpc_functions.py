@@ -86,15 +86,16 @@ RPC_FUNCTIONS: dict[str, RpcRule] = {
     # Jobs
     **_reads(
         "jobs", "get_job", "list_jobs", "list_jobs_page", "list_job_events", "explain_task",
-        "list_task_attempts", "get_batch", "list_webhooks", users=True,
+        "list_task_attempts", "get_batch", "list_webhooks", "shard_of", users=True,
     ),
     **_reads(
-        "jobs", "search_jobs", "count_jobs", "find_jobs_by_id_prefix", "list_error_groups", "get_error_group",
+        "jobs", "search_jobs", "count_jobs", "find_jobs_by_id_prefix", "find_jobs_by_short_id",
+        "find_job_by_key", "list_error_groups", "get_error_group",
         "build_job_resubmission", "get_job_detail", "get_task_payload", "list_job_attempts",
         "get_rerun_links", "read_logs", "list_batches", "validate_task_args",
     ),
     **_unaudited(
-        "jobs", "The job is the record.", "submit", "submit_many", users=True,
+        "jobs", "The job is the record.", "submit", "submit_many", "submit_uniform", users=True,
     ),
     **_unaudited("jobs", "The job is the record.", "submit_standalone"),
     **_unaudited("jobs", "The batch is the record.", "open_batch", "close_batch", users=True),
@@ -144,9 +145,11 @@ RPC_FUNCTIONS: dict[str, RpcRule] = {
     **_reads("worker", "find_artifact_by_name"),
     # Operators
     **_reads(
-        "operate", "list_task_queues", "list_limits", "list_limit_counters", "list_workers",
+        "operate", "list_task_queues", "list_queue_names", "list_batch_activity", "list_limits",
+        "list_limit_counters", "list_workers",
         "list_running_tasks_of_worker", "list_task_types", "get_task_type", "list_schedules", "get_schedule",
-        "preview_schedule", "list_next_run_times", "list_audit_entries", "list_inbound_webhooks",
+        "preview_schedule", "list_next_run_times", "list_audit_entries",
+        "list_audit_entries_of_target", "list_inbound_webhooks",
         "get_bulk_action", "list_bulk_actions", "list_bulk_action_jobs", "preview_bulk_action",
         "list_maintenance_problems", "get_database_health",
     ),
@@ -179,17 +182,34 @@ RPC_FUNCTIONS: dict[str, RpcRule] = {
     "undo_bulk_action": _action("operate", "bulk.undo", "p_id"),
     **_reads("operate", "get_erasure"),
     **_unaudited("operate", "The function itself writes the entries.", "start_erasure", "advance_erasure"),
+    # Alerts
+    **_reads(
+        "operate", "list_alerts", "get_alert", "list_alert_rules", "list_alert_silences",
+        "list_alert_channels", "has_late_alert_notifications", "get_shard", "count_unfinished_work",
+    ),
+    "put_alert_rule": _action(
+        "operate", "alert_rule.put", "p_name", "p_kind", "p_threshold", "p_clear_below", "p_subject",
+        "p_severity", "p_enabled",
+    ),
+    "set_alert_rule_enabled": _action("operate", "alert_rule.set_enabled", "p_name", "p_enabled"),
+    "delete_alert_rule": _action("operate", "alert_rule.delete", "p_name"),
+    "set_alert_channel_enabled": _action("operate", "alert_channel.set_enabled", "p_name", "p_enabled"),
+    "delete_alert_channel": _action("operate", "alert_channel.delete", "p_name"),
+    "test_alert_channel": _action("operate", "alert_channel.test", "p_name"),
+    "acknowledge_alert": _action("operate", "alert.acknowledge", "p_id", "p_note"),
+    "silence_alerts": _action("operate", "alert.silence", None, "p_rule", "p_subject", "p_until", "p_reason"),
+    "end_alert_silence": _action("operate", "alert.end_silence", "p_id"),
     "ignore_error_group": _action("operate", "error.ignore", "p_cause", "p_until", "p_reason"),
     "delete_unseen_task_types": _action("operate", "task_types.delete", None, "p_older_than_s"),
     **_unaudited(
         "operate", "Workers run the same maintenance.", "tick", "tick_artifacts", "tick_messages",
         "tick_operations", "tick_providers", "run_urgent_maintenance", "advance_bulk_actions",
-        "tick_erasures",
+        "tick_erasures", "tick_alerts", "evaluate_alerts",
     ),
     # Metrics
     **_reads(
         "metrics", "metrics", "count_desired_workers", "count_problems", "get_throughput_chart",
-        "get_task_type_stats",
+        "get_throughput_range", "get_task_type_stats",
     ),
     **_reads(
         "metrics", "get_provider_cost", "list_provider_usage", "list_job_provider_usage", users=True,
@@ -212,15 +232,17 @@ NOT_CALLABLE_BY_RPC: dict[str, str] = {
             "revoke_service_key", "store_login_link", "redeem_login_link", "start_dashboard_session",
             "find_dashboard_session", "record_session_use", "end_dashboard_session", "end_dashboard_sessions",
             "list_dashboard_sessions", "list_ended_access", "issue_stream_ticket", "redeem_stream_ticket",
-            "find_stream_pass",
+            "find_stream_pass", "start_user_session", "find_user_session", "end_user_session",
             "find_webhook_url_and_secret", "put_inbound_webhook", "get_inbound_webhook",
+            "put_alert_channel", "find_alert_channel_target",
         ),
         _CREDENTIALS,
     ),
     **dict.fromkeys(
         (
             "record_audit_entry", "watch_jobs", "get_last_event_numbers", "list_watched_events",
-            "check_unfinished_job_limit", "submit_within_job_limit", "submit_public_job", "record_job_rerun",
+            "check_unfinished_job_limit", "submit_within_job_limit", "submit_public_job", "submit_as_role",
+            "record_job_rerun",
             "list_saved_views", "put_saved_view", "delete_saved_view", "increment_artifact_downloads",
             "stage_artifact_without_task", "touch_artifact_upload", "get_installed_schema",
             "is_provided_by_extension", "list_secret_payloads", "list_erasure_objects",
@@ -229,11 +251,13 @@ NOT_CALLABLE_BY_RPC: dict[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "finish_and_claim", "heartbeat_tasks", "release_unreceived_tasks", "mark_worker_lost",
+            "finish_and_claim", "heartbeat_tasks", "save_progress", "release_unreceived_tasks",
+            "mark_worker_lost",
             "release_tasks_of_lost_worker",
-            "register_job_waiter", "register_sleeping_reader", "claim_artifact_deletions",
+            "register_job_waiter", "register_sleeping_reader", "wake_message_readers",
+            "claim_artifact_deletions",
             "confirm_artifact_deletions", "find_orphaned_object_keys", "record_webhook_result",
-            "keep_artifact", "record_provider_call", "start_scheduled_task",
+            "record_alert_delivery", "keep_artifact", "record_provider_call", "start_scheduled_task",
         ),
         _WORKER,
     ),

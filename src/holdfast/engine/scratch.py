@@ -6,7 +6,7 @@ clock be moved: the function that production uses reads no table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
@@ -79,6 +79,12 @@ async def list_submitted_tasks(connection: Connection) -> list[Record]:
         order by t.id
         """
     )
+
+
+async def list_queues_of_types(connection: Connection, types: Sequence[str]) -> list[str]:
+    """Return the queues that tasks of these types were submitted to."""
+    query = "select distinct p.queue from holdfast.task_policies p where p.type = any ($1)"
+    return [row["queue"] for row in await connection.fetch(query, types)]
 
 
 async def terminate_sessions_in_transaction(connection: Connection, spared: Collection[int]) -> int:

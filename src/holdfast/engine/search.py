@@ -8,17 +8,21 @@ import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, encode_json
+from holdfast.formatting import round_estimate
 from holdfast.search import SearchQuery, parse_search
 
 
 class JobCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of jobs. `exact` is False if the count stopped at a limit or is an estimate."""
+    """A number of jobs. If `exact` is False, it is an estimate or, with `at_least`, a lower bound."""
 
     count: int
     exact: bool
+    at_least: bool = False
 
     def __str__(self) -> str:
-        return f"{self.count:,}" if self.exact else f"about {self.count:,}"
+        if self.exact:
+            return f"{self.count:,}"
+        return f"at least {self.count:,}" if self.at_least else f"about {round_estimate(self.count):,}"
 
 
 class JobSearchPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +38,7 @@ class JobSearchPage(msgspec.Struct, frozen=True, kw_only=True):
     scan: int = 0
     count: int | None = None
     exact: bool = True
+    at_least: bool = False
 
 
 async def search_jobs(
@@ -55,15 +60,17 @@ async def search_jobs(
     if not with_count:
         return page
     if before is None and (page.next is None or page.truncated):  # the page has every row that was searched
-        return msgspec.structs.replace(page, count=len(page.rows), exact=not page.truncated)
+        return msgspec.structs.replace(
+            page, count=len(page.rows), exact=not page.truncated, at_least=page.truncated
+        )
     count = await count_jobs(connection, query, owner=owner)
-    return msgspec.structs.replace(page, count=count.count, exact=count.exact)
+    return msgspec.structs.replace(page, count=count.count, exact=count.exact, at_least=count.at_least)
 
 
 async def count_jobs(
     connection: Connection, query: SearchQuery | str, *, owner: str | None = None, max_rows: int = 10_000
 ) -> JobCount:
-    """Count matching jobs. The count stops at `max_rows`."""
+    """Count matching jobs: exactly up to `max_rows`, otherwise as an estimate."""
     call = "select holdfast.count_jobs($1, $2)"
     text = await connection.fetchval(call, build_search_filter(query, owner), max_rows)
     return msgspec.json.decode(text, type=JobCount)

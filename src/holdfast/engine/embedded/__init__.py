@@ -26,7 +26,7 @@ from holdfast.engine.embedded.launch import (
     launch_server,
     stop_server_processes,
 )
-from holdfast.errors import EmbeddedDatabaseError
+from holdfast.errors import EmbeddedDatabaseError, RefusedError
 from holdfast.settings import Secret, Settings, redact_url
 
 __all__ = [
@@ -84,6 +84,11 @@ def locate_database(settings: Settings) -> tuple[Secret, EmbeddedServer | None]:
     """Return the URL of the database: DATABASE_URL, or the embedded server, which is started if needed."""
     if settings.database_url:
         return settings.database_url, None
+    if settings.shards is not None:
+        raise RefusedError(
+            "This needs one shard, and the setting shards has several.",
+            fix="Select one: HOLDFAST_SHARD=1, or holdfast --shard 1 with a command.",
+        )
     server = start_server(settings)
     return server.url, server
 

@@ -197,7 +197,7 @@ def _quote_setting(value: str) -> str:
 
 
 _FATAL_LINE_PATTERN = re.compile(r"(?:FATAL|PANIC|ERROR|initdb: error|postgres: error): .*")
-_FAILURE_LINE_PATTERN = re.compile(r"could not .*|.*No space left.*|.*denied.*")
+_FAILURE_LINE_PATTERN = re.compile(r"could not .*|^(?=.*No space left|.*denied).*")
 
 
 def find_decisive_line(output: str) -> str:

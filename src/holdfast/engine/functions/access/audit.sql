@@ -23,4 +23,17 @@ begin
   order by a.id desc limit least(greatest(coalesce(p_limit, 50), 1), 1000);
 end $$;
 
-call holdfast.grant_execute('service_role', 'record_audit_entry', 'list_audit_entries');
+-- List the changes of one object, newest first: entries with this target whose action starts with the noun, such as
+-- `limit` for limit.put and limit.delete.
+create or replace function holdfast.list_audit_entries_of_target(p_noun text, p_target text, p_limit integer default 20)
+returns table (id bigint, at timestamptz, actor text, action text, target text, detail jsonb)
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return query
+  select a.id, a.at, a.actor, a.action, a.target, a.detail from holdfast.audit_log a
+  where a.target = p_target and starts_with(a.action, p_noun || '.')
+  order by a.id desc limit least(greatest(coalesce(p_limit, 20), 1), 1000);
+end $$;
+
+call holdfast.grant_execute('service_role', 'record_audit_entry', 'list_audit_entries',
+  'list_audit_entries_of_target');

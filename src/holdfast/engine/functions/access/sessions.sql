@@ -153,10 +153,11 @@ begin
   where holdfast.find_active_service_key(u.prefix) is null
   union all
   select null, u.id from unnest(p_sessions) as u (id)
-  where not exists (select from holdfast.dashboard_sessions s where s.id = u.id and holdfast.is_session_active(s));
+  where not exists (select from holdfast.dashboard_sessions s where s.id = u.id and holdfast.is_session_active(s))
+    and not exists (select from holdfast.user_sessions s where s.id = u.id and s.expires_at > holdfast.now());
 end $$;
 
--- Delete up to p_limit each of expired sessions and expired stream tickets. Return their number. Those of a revoked
+-- Delete up to p_limit each of expired sessions (of the dashboard and of users) and expired stream tickets. Return their number. Those of a revoked
 -- service key open nothing, and wait for their expiry.
 create or replace function holdfast.tick_sessions(p_limit integer) returns integer
 language plpgsql set search_path = '' as $$
@@ -170,6 +171,10 @@ begin
   get diagnostics v_count = row_count;
   delete from holdfast.stream_tickets t where t.hash = any (array(
     select i.hash from holdfast.stream_tickets i where i.expires_at < v_now limit p_limit for update skip locked));
+  get diagnostics v_more = row_count;
+  v_count := v_count + v_more;
+  delete from holdfast.user_sessions s where s.id = any (array(
+    select i.id from holdfast.user_sessions i where i.expires_at < v_now limit p_limit for update skip locked));
   get diagnostics v_more = row_count;
   return v_count + v_more;
 end $$;

@@ -129,7 +129,7 @@ begin
   return query select 'files', holdfast.erase_other_owner_files(p_owner, p_now), null::timestamptz;
 end $$;
 
--- Delete what an owner has set up: schedules, webhooks, tickets, quotas, retention rules, keys and totals.
+-- Delete what an owner has set up: schedules, webhooks, tickets, sessions, quotas, retention rules, keys and totals.
 create or replace function holdfast.delete_owner_settings(p_owner text) returns integer
 language plpgsql set search_path = '' as $$
 declare
@@ -137,8 +137,8 @@ declare
   v_count integer;
   v_total integer := 0;
 begin
-  foreach v_table in array '{schedules,webhooks,inbound_webhooks,stream_tickets,quotas,artifact_retention_rules,
-      bulk_actions,provider_usage}'::text[] loop
+  foreach v_table in array '{schedules,webhooks,inbound_webhooks,stream_tickets,user_sessions,quotas,
+      artifact_retention_rules,bulk_actions,provider_usage}'::text[] loop
     execute format('delete from holdfast.%I r where r.owner = $1', v_table) using p_owner;
     get diagnostics v_count = row_count;
     v_total := v_total + v_count;

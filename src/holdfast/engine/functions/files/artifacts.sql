@@ -213,7 +213,9 @@ begin
       perform holdfast.charge_storage_quota(v_row.owner, p_size, 1, v_now);
     end if;
   end if;
-  return holdfast.build_artifact_json(v_row, v_now);
+  -- A staged file gets its end with the success of its attempt; this is the earliest.
+  return holdfast.build_artifact_json(v_row, v_now) || jsonb_build_object('expires_at', coalesce(v_row.expires_at,
+    v_now + coalesce(v_row.ttl_s, holdfast.choose_artifact_ttl(v_row.owner, v_row.job_type)) * interval '1 second'));
 end $$;
 
 -- Make the recorded files of attempts that succeeded visible. They replace files that earlier successes of the same

@@ -101,7 +101,6 @@ end $$;
 create or replace function holdfast.truncate_middle(p_text text, p_max_chars integer) returns text
 language plpgsql immutable set search_path = '' as $$
 begin
-  return (
-  select case when length(p_text) <= p_max_chars then p_text
-    else left(p_text, p_max_chars / 2) || ' [...] ' || right(p_text, p_max_chars / 2) end);
+  return case when length(p_text) <= p_max_chars then p_text
+    else left(p_text, p_max_chars / 2) || ' [...] ' || right(p_text, p_max_chars / 2) end;
 end $$;

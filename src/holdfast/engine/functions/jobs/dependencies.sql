@@ -34,16 +34,21 @@ end $$;
 -- Mark the dependencies on ended tasks as satisfied, and make their children ready or end them. Return the children
 -- that ended.
 create or replace function holdfast.satisfy_dependencies(p_parents uuid[], p_now timestamptz) returns uuid[]
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   v_ended uuid[];
   v_lanes bigint[];
 begin
-  with marked as (
+  with parents as materialized (
+    select p.id, case when p.status <> 'succeeded' then p end as task from (select distinct i.id from unnest(p_parents) as i (id)) as i
+      join holdfast.tasks p on p.id = i.id
+  ), marked as (
     update holdfast.dependencies e set satisfied = true
-    from holdfast.tasks p
-    where e.parent_id = any (p_parents) and not e.satisfied and p.id = e.parent_id
-    returning e.child_id, holdfast.compute_dependency_severity(e.on_failure, p) as outcome
+    from parents p
+    where e.parent_id = p.id and not e.satisfied
+    returning e.child_id, case when p.task is null then 0
+      else holdfast.compute_dependency_severity(e.on_failure, p.task) end as outcome
   ), affected as (
     select child_id, count(*)::int as n, max(outcome) = 3 as fails from marked group by child_id
   ), decided as (
@@ -52,9 +57,11 @@ begin
     from affected d
     join holdfast.tasks c on c.id = d.child_id and c.status || '' = 'waiting'
     left join lateral (
-      select p.name, holdfast.compute_dependency_severity(e.on_failure, p) as outcome from holdfast.dependencies e
+      select p.name, case when p.status = 'succeeded' then 0
+          else holdfast.compute_dependency_severity(e.on_failure, p) end as outcome from holdfast.dependencies e
         join holdfast.tasks p on p.id = e.parent_id
-      where e.child_id = c.id and p.finished_at is not null order by 2 desc, p.finished_at limit 1
+      where e.child_id = c.id and p.finished_at is not null and (c.pending_parents = d.n or d.fails)
+      order by 2 desc, p.finished_at limit 1
     ) as v on true
   ), moved as (
     update holdfast.tasks c set

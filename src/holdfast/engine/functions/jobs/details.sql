@@ -77,7 +77,9 @@ declare
 begin
   select * into v_job from holdfast.jobs j where j.id = p_id and (v_user is null or j.owner = v_user);
   if found then
-    select jsonb_agg(holdfast.task_to_json(t) order by t.id) into v_tasks
+    select jsonb_agg(holdfast.task_to_json(t) || case when v_user is null and t.status = 'failed'
+        then jsonb_build_object('error', holdfast.add_traceback(t.error, t.status, t.id)) else '{}' end order by t.id)
+      into v_tasks
     from holdfast.all_tasks t where t.id in (
       select i.id from holdfast.tasks i where i.job_id = p_id union all select h.id from holdfast.history h
         where h.job_id = p_id);
@@ -91,6 +93,8 @@ begin
   if not found then
     return null;
   end if;
+  v_task.error := case when v_user is null then holdfast.add_traceback(v_task.error, v_task.status, v_task.id)
+    else v_task.error end;
   v_view := holdfast.single_task_to_job_json(v_task) || jsonb_build_object(
     'tasks', jsonb_build_array(holdfast.task_to_json(v_task)), 'output', v_task.output);
   return case when v_user is null then v_view else holdfast.redact_job(v_view) end;
@@ -110,6 +114,21 @@ begin
   select case when exists (select from members m where m.id = p_id)
     then (select m.output from members m where m.id = p_id)
     when (select count(*) from final_tasks) = 1 then (select output from final_tasks) end);
+end $$;
+
+-- Return the error of a failed task with its traceback, which is stored once, with the attempt.
+create or replace function holdfast.add_traceback(p_error jsonb, p_status text, p_task_id uuid) returns jsonb
+language plpgsql stable set search_path = '' as $$
+declare
+  v_traceback text;
+begin
+  if p_status is distinct from 'failed' or p_error is null or p_error ? 'traceback' then
+    return p_error;
+  end if;
+  -- A task that failed because of its parent may have attempts from before.
+  select case when a.error_type = p_error ->> 'type' and a.message = p_error ->> 'message' then a.traceback end
+    into v_traceback from holdfast.attempts a where a.task_id = p_task_id order by a.attempt desc limit 1;
+  return case when v_traceback is null then p_error else p_error || jsonb_build_object('traceback', v_traceback) end;
 end $$;
 
 -- Return a task as JSON.

@@ -130,33 +130,47 @@ begin
   return query select r.body from jsonb_array_elements(v_page -> 'rows') with ordinality as r (body, n) order by r.n;
 end $$;
 
--- Find jobs whose id begins with these hexadecimal digits, for people who copy the first part of an id.
-create or replace function holdfast.find_jobs_by_id_prefix(p_prefix text, p_limit integer default 10) returns setof uuid
+-- Find jobs by the short form of their id: its first and its last hexadecimal digits. Either may be empty. The first
+-- digits are the time, so jobs of the same minute share them; the last ones are random. Without first digits, the
+-- newest 100,000 jobs of each table are read.
+create or replace function holdfast.find_jobs_by_short_id(p_first text, p_last text, p_limit integer default 10)
+returns setof uuid
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_user text := holdfast.get_end_user_id();
-  v_hex text := replace(lower(p_prefix), '-', '');
+  v_first text := replace(lower(p_first), '-', '');
+  v_last text := replace(lower(p_last), '-', '');
   v_from uuid;
   v_to uuid;
+  v_max_rows integer;
 begin
-  if v_hex !~ '^[0-9a-f]{4,32}$' then
+  if v_first !~ '^[0-9a-f]{0,32}$' or v_last !~ '^[0-9a-f]{0,32}$' or length(v_first) + length(v_last) < 4 then
     return;
   end if;
-  v_from := rpad(v_hex, 32, '0')::uuid;
-  v_to := rpad(v_hex, 32, 'f')::uuid;
+  v_from := rpad(v_first, 32, '0')::uuid;
+  v_to := rpad(v_first, 32, 'f')::uuid;
+  v_max_rows := case when v_last = '' then p_limit else 100000 end;
   return query
   select distinct f.id from (
     (select j.id from holdfast.jobs j where j.id between v_from and v_to and (v_user is null or j.owner = v_user)
-      order by j.id limit p_limit)
+      order by j.id desc limit v_max_rows)
     union all
     (select t.id from holdfast.tasks t where t.id between v_from and v_to and t.job_id is null
-      and (v_user is null or t.owner = v_user) order by t.id limit p_limit)
+      and (v_user is null or t.owner = v_user) order by t.id desc limit v_max_rows)
     union all
     (select h.id from holdfast.history h where h.id between v_from and v_to and h.job_id is null
-      and (v_user is null or h.owner = v_user) order by h.id limit p_limit)
-  ) as f order by f.id limit p_limit;
+      and (v_user is null or h.owner = v_user) order by h.id desc limit v_max_rows)
+  ) as f where right(replace(f.id::text, '-', ''), length(v_last)) = v_last order by f.id limit p_limit;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
-call holdfast.grant_execute('service_role', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix');
+-- Find jobs whose id begins with these hexadecimal digits.
+create or replace function holdfast.find_jobs_by_id_prefix(p_prefix text, p_limit integer default 10) returns setof uuid
+language sql stable security definer set search_path = '' as $$
+  select holdfast.find_jobs_by_short_id(p_prefix, '', p_limit);
+$$;
+
+call holdfast.grant_execute('holdfast_worker', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix',
+  'find_jobs_by_short_id');
+call holdfast.grant_execute('service_role', 'list_jobs', 'list_jobs_page', 'find_jobs_by_id_prefix',
+  'find_jobs_by_short_id');
 call holdfast.grant_execute('authenticated', 'list_jobs', 'list_jobs_page');

@@ -11,7 +11,9 @@ begin
     perform holdfast.raise_error('HF004', 'jobs must be a list.', 'jobs');
   end if;
   if v_user is null and holdfast.differ_only_in_args(p_jobs) then
-    return query select * from holdfast.insert_uniform_jobs(p_jobs, (p_jobs -> 0) - 'args');
+    return query select jsonb_build_object('id', i, 'created', true, 'status', 'queued')
+      from unnest(holdfast.insert_uniform_jobs((p_jobs -> 0) - 'args', array(
+        select e.job -> 'args' from jsonb_array_elements(p_jobs) with ordinality as e (job, ord) order by e.ord))) as i;
   elsif v_user is null and holdfast.are_plain_single_task_jobs(p_jobs) then
     return query select jsonb_build_object('id', i, 'created', true, 'status', 'queued')
       from holdfast.insert_single_task_jobs(p_jobs) as i;
@@ -40,39 +42,58 @@ begin
       then j - 'args' <> v_options else true end);
 end $$;
 
+-- Submit many jobs that differ only in their arguments: p_options has everything else. Return their ids, in order. It
+-- costs a third less than submit_many, because no JSON is taken apart.
+create or replace function holdfast.submit_uniform(p_options jsonb, p_args jsonb[]) returns uuid[]
+language plpgsql security definer set search_path = '' set jit = off as $$
+begin
+  if holdfast.get_end_user_id() is null and jsonb_typeof(p_options) = 'object'
+    and not p_options ?| '{tasks,key,unique_key,batch,after,check}' then
+    return holdfast.insert_uniform_jobs(p_options, p_args);
+  end if;
+  return array(
+    select (holdfast.submit(p_options || jsonb_build_object('args', e.args)) ->> 'id')::uuid
+    from unnest(p_args) with ordinality as e (args, ord) order by e.ord);
+end $$;
+
 -- Insert jobs that differ only in their arguments; all other options are read once. The ids rise by one from a random
--- start, so that they are neighbours in the index.
-create or replace function holdfast.insert_uniform_jobs(p_jobs jsonb, p_options jsonb) returns setof jsonb
+-- start, so that they are neighbours in the index. The functions in the select list run in step, without a copy of the
+-- arguments.
+create or replace function holdfast.insert_uniform_jobs(p_options jsonb, p_args jsonb[]) returns uuid[]
 language plpgsql set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
   v_id text := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex())::text;
-  v_start bigint := ('x' || right(v_id, 12))::bit(48)::bigint;
+  v_start bigint := ('x1' || right(v_id, 12))::bit(52)::bigint;  -- the first digit only keeps the zeros behind it
+  v_count integer := cardinality(p_args);
   v_owner text := p_options ->> 'owner';
   v_lane bigint;
-  v_due timestamptz := holdfast.parse_due_time(p_options, null, v_now);
+  v_due timestamptz := greatest(holdfast.parse_due_time(p_options, null, v_now), v_now);
   v_ready boolean := v_due <= v_now;
+  v_status text := case when v_due <= v_now then 'ready' else 'scheduled' end;
+  v_name text := p_options ->> 'name';
   v_before timestamptz := holdfast.parse_time_field(p_options, 'expires_at');
+  v_labels jsonb := nullif(p_options -> 'labels', 'null');
+  v_ids uuid[];
 begin
   perform pg_current_xact_id();
   if v_owner is not null then
-    perform holdfast.charge_daily_job_quota(v_owner, jsonb_array_length(p_jobs), v_now);
+    perform holdfast.charge_daily_job_quota(v_owner, v_count, v_now);
   end if;
   v_lane := holdfast.find_lane_for_task(p_options, p_options, v_owner);
   v_id := left(v_id, 24);
-  return query
-  insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
-  select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid, v_lane,
-    case when v_ready then nextval('holdfast.task_positions') end, greatest(v_due, v_now), case when v_ready
-      then 'ready'
-      else 'scheduled' end,
-    case when pg_column_size(e.body) > 262144 then holdfast.parse_task_args(e.body) else e.body -> 'args' end,
-    p_options ->> 'name', v_owner, v_before, nullif(p_options -> 'labels', 'null')
-  from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
-  returning jsonb_build_object('id', t.id, 'created', true, 'status', 'queued');
+  v_ids := array(
+    select (v_id || substr(to_hex(n), 2))::uuid from generate_series(v_start + 1, v_start + v_count) as n);
+  insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
+  select e.id, v_lane, case when v_ready then nextval('holdfast.task_positions') end, v_due, v_status,
+    case when pg_column_size(e.args) > 262144
+      then holdfast.parse_task_args(jsonb_build_object('type', p_options -> 'type', 'args', e.args)) else e.args end,
+    v_name, v_owner, v_before, v_labels
+  from (select unnest(v_ids) as id, unnest(p_args) as args) as e;
   if v_ready then
-    perform holdfast.wake_workers(array[v_lane], jsonb_array_length(p_jobs));
+    perform holdfast.wake_workers(array[v_lane], v_count);
   end if;
+  return v_ids;
 end $$;
 
 -- Insert jobs that are plain single tasks, with one statement. Return their ids.
@@ -87,7 +108,7 @@ begin
   perform pg_current_xact_id();
   perform holdfast.charge_daily_job_quota(p_jobs, v_now);
   v_id := left(v_id, 24);
-  v_lanes := holdfast.find_lanes_for_jobs(p_jobs);
+  v_lanes := holdfast.find_lanes(p_jobs, null, null);
   return query
   insert into holdfast.tasks as t (id, lane_id, pos, due_at, status, args, name, owner, start_before, labels)
   select (v_id || lpad(to_hex((v_start + e.ord) & 281474976710655), 12, '0'))::uuid,
@@ -106,23 +127,26 @@ begin
   perform holdfast.wake_workers(array(select distinct l from unnest(v_lanes) as l), jsonb_array_length(p_jobs));
 end $$;
 
--- Return the lane of each job, or a single lane if it is the same for all.
-create or replace function holdfast.find_lanes_for_jobs(p_jobs jsonb) returns bigint[]
+-- Return the lane of each job, or a single lane if it is the same for all. With p_job: of each of its tasks, where the
+-- options of the job are the defaults and p_owner is the owner.
+create or replace function holdfast.find_lanes(p_bodies jsonb, p_job jsonb, p_owner text) returns bigint[]
 language plpgsql set search_path = '' set jit = off as $$
 declare
   v_fair text[] := array(select q.name from holdfast.queues q where q.fair_owners);
+  v_priority double precision := coalesce(holdfast.parse_number_field(p_job, 'priority', -100, 100), 0);
   v_lanes bigint[];
 begin
   with input as materialized (
-    select e.ord, coalesce(e.body ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
+    select e.ord, coalesce(e.body ->> 'queue', p_job ->> 'queue', 'default') as queue, e.body ->> 'type' as type,
       coalesce(case when e.body ? 'priority' then holdfast.parse_number_field(e.body, 'priority', -100, 100) end,
-        0)::smallint as priority,
-      e.body ->> 'limit_key' as limit_key,
-      case when coalesce(e.body ->> 'queue', 'default') = any (v_fair) then e.body ->> 'owner' end as owner,
+        v_priority)::smallint as priority,
+      coalesce(e.body ->> 'limit_key', p_job ->> 'limit_key') as limit_key,
+      case when coalesce(e.body ->> 'queue', p_job ->> 'queue', 'default') = any (v_fair)
+        then case when p_job is null then e.body ->> 'owner' else p_owner end end as owner,
       case when e.body ?| '{attempts,base_s,cap_s,jitter,timeout_s,lease_s,crashes}'
         then holdfast.parse_retry_policy(e.body)
         else '{}' end as policy
-    from jsonb_array_elements(p_jobs) with ordinality as e (body, ord)
+    from jsonb_array_elements(p_bodies) with ordinality as e (body, ord)
   ), lanes as materialized (
     select d.*, holdfast.find_or_create_lane(d.queue, holdfast.check_name(d.type, 'type'), d.priority, d.limit_key,
       d.policy, d.owner) as id
@@ -138,6 +162,20 @@ begin
   return v_lanes;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'submit_many');
-call holdfast.grant_execute('service_role', 'submit_many');
-call holdfast.grant_execute('authenticated', 'submit_many');
+call holdfast.grant_execute('holdfast_worker', 'submit_many', 'submit_uniform');
+call holdfast.grant_execute('service_role', 'submit_many', 'submit_uniform');
+call holdfast.grant_execute('authenticated', 'submit_many', 'submit_uniform');
+
+-- Clients call submit_uniform instead of submit_many where they can. Roles that `holdfast migrate grants` gave
+-- submit_many before submit_uniform existed get it too.
+do $$
+declare
+  v_role text;
+begin
+  for v_role in
+    select a.grantee::regrole::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) as a
+    where p.oid = 'holdfast.submit_many(jsonb)'::regprocedure and a.grantee <> 0 and a.grantee <> p.proowner
+  loop
+    execute pg_catalog.format('grant execute on function holdfast.submit_uniform(jsonb, jsonb[]) to %s', v_role);
+  end loop;
+end $$;

@@ -9,107 +9,85 @@
 -- planner would read that index and the dead entries that an old snapshot keeps in it.
 
 -- Record the outcomes of tasks. Returns ok or stale for each, or null if all are ok.
+--
+-- Successes, failures and snoozes are recorded by one statement for all tasks; finish_sets.sql has these statements.
+-- The order of the locks is: jobs of one task, then rows of `jobs`, then tasks of graphs, each by id.
 create or replace function holdfast.finish_tasks(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_now timestamptz)
     returns text[]
 language plpgsql set search_path = '' as $$
 declare
-  v_singles record;
-  v_others record;
+  v_set record;
+  v_done bigint[];
+  v_lanes bigint[];
+  v_effects jsonb;
+  v_ended uuid[] := '{}';
+  v_jobs uuid[];
+  v_has_singles boolean;
+  v_answers text[];
 begin
-  select * into v_singles from holdfast.complete_single_task_jobs(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies,
+  select * into v_set from holdfast.complete_single_task_jobs(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies,
     p_now);
   perform holdfast.notify_job_waiters(p_ids);
-  if cardinality(v_singles.done) = cardinality(p_ids) then
-    perform holdfast.apply_task_end_effects(v_singles.lanes, v_singles.effects, p_now);
-    return null;
+  v_done := v_set.done;
+  v_lanes := v_set.lanes;
+  v_effects := v_set.effects;
+  if cardinality(v_done) < cardinality(p_ids) then
+    perform pg_current_xact_id();  -- before the first position
+    select array_agg(distinct t.job_id) filter (where t.job_id is not null), bool_or(t.job_id is null)
+      into v_jobs, v_has_singles from holdfast.tasks t where t.id = any (p_ids);
+    if v_has_singles then
+      select * into v_set from holdfast.record_outcomes(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies, false,
+        p_now);
+      v_done := v_done || v_set.done;
+      v_lanes := v_lanes || v_set.lanes;
+      v_effects := v_effects || v_set.effects;
+    end if;
+    if v_jobs is not null then
+      perform from holdfast.jobs j where j.id = any (v_jobs) order by j.id for update;
+      select * into v_set from holdfast.record_outcomes(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies, true, p_now);
+      v_done := v_done || v_set.done;
+      v_lanes := v_lanes || v_set.lanes;
+      v_effects := v_effects || v_set.effects;
+      v_ended := v_set.ended;
+    end if;
   end if;
-  select * into v_others from holdfast.finish_remaining_tasks(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies,
-    v_singles.done, p_now);
-  perform holdfast.apply_task_end_effects(v_singles.lanes || v_others.lanes, v_singles.effects || v_others.effects,
-    p_now);
-  return v_others.answers;
+  if cardinality(v_done) < cardinality(p_ids) then
+    select * into v_set from holdfast.record_remaining_outcomes(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies,
+      v_done, p_now);
+    v_answers := v_set.answers;
+    v_lanes := v_lanes || v_set.lanes;
+    v_effects := v_effects || v_set.effects;
+    v_ended := v_ended || v_set.ended;
+  end if;
+  if v_ended <> '{}' then
+    v_effects := v_effects || holdfast.resolve_dependencies(v_ended, p_now);
+  end if;
+  perform holdfast.apply_task_end_effects(v_lanes, v_effects, p_now);
+  return v_answers;
 end $$;
 
--- Record the success of jobs of one task, all at once: move them from `tasks` to the history.
-create or replace function holdfast.complete_single_task_jobs(
-  p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_now timestamptz,
-  out done bigint[], out lanes bigint[], out effects jsonb)
-language plpgsql set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-declare
-  v_has_limits boolean;
-  v_has_webhooks boolean;
-begin
-  with input as materialized (
-    select u.id, u.attempt, u.nonce, u.output, u.ord
-    from unnest(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies) with ordinality as u (id, attempt, nonce, outcome,
-      output, ord)
-    where u.outcome = 'succeed' order by u.id
-  ), deleted as (
-    delete from holdfast.tasks t using input g
-    where t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce and t.status || '' = 'running'
-      and t.job_id is null
-    returning t.*, g.output as result, g.ord
-  ), archived as (
-    insert into holdfast.history (id, policy_id, nonce, worker_id, due_at, started_at, finished_at, keep_until, attempt,
-      failures, crashes, priority, status, args, output, name, owner, limit_key, phase, message, event_seq, labels,
-        batch_id)
-    select g.id, l.policy_id, g.nonce, g.worker_id, g.due_at, g.started_at, p_now,
-      p_now + coalesce(q.keep_s * interval '1 second', interval '1 day'), g.attempt, g.failures, g.crashes, l.priority,
-      'succeeded', g.args, g.result, g.name, g.owner, l.limit_key, g.phase, g.message,
-      case when g.owner is not null or g.event_seq is not null then coalesce(g.event_seq, 0) + 1 end, g.labels,
-        g.batch_id
-    from deleted g join holdfast.lanes l on l.id = g.lane_id left join holdfast.queues q on q.name = l.queue
-  )
-  select coalesce(array_agg(g.ord), '{}'), array_agg(g.lane_id),
-    jsonb_agg(jsonb_build_object('id', g.id, 'owner', g.owner, 'event_seq', g.event_seq, 'unique_key', g.unique_key,
-        'batch_id', g.batch_id, 'status', 'succeeded', 'files', g.has_staged_files, 'attempt', g.attempt, 'nonce',
-          g.nonce))
-      filter (where coalesce(g.owner, g.unique_key) is not null or g.event_seq is not null or g.batch_id is not null
-        or g.has_staged_files)
-  into done, lanes, effects from deleted g;
-  -- Checked after the tasks are locked: a rule that is created meanwhile waits for this transaction, or this one
-  -- waited for it.
-  select exists (select from holdfast.limit_rules), exists (select from holdfast.webhooks)
-    into v_has_limits, v_has_webhooks;
-  if not v_has_limits then
-    lanes := null;
-  end if;
-  if v_has_webhooks then
-    perform holdfast.enqueue_webhooks_for_tasks(array(select p_ids[n] from unnest(done) as n));
-  end if;
-  effects := case when effects is null then '[]' else holdfast.emit_task_end_events(effects, p_now) end;
-end $$;
-
--- Record all outcomes that complete_single_task_jobs leaves: failures, snoozes, tasks of graphs, and stale or repeated
--- outcomes.
-create or replace function holdfast.finish_remaining_tasks(
+-- Record the outcomes that have no statement for all tasks, one by one: releases, losses, crashes, cancellations, and
+-- stale or repeated outcomes. The caller has locked the jobs. `ended` has the tasks of graphs that ended.
+create or replace function holdfast.record_remaining_outcomes(
   p_ids uuid[], p_attempts integer[], p_nonces bigint[], p_outcomes text[], p_bodies jsonb[], p_done bigint[],
     p_now timestamptz,
-  out answers text[], out lanes bigint[], out effects jsonb)
+  out answers text[], out lanes bigint[], out effects jsonb, out ended uuid[])
 language plpgsql set search_path = '' as $$
 declare
   v_outcome record;
   v_end record;
-  v_jobs uuid[] := array(select distinct t.job_id from holdfast.tasks t where t.id = any (p_ids)
-    and t.job_id is not null);
-  v_ended uuid[] := '{}';
 begin
-  perform pg_current_xact_id();
   answers := array(select 'ok' from unnest(p_ids));
   lanes := '{}';
   effects := '[]';
+  ended := '{}';
   for v_outcome in
-    select u.*, t.job_id from unnest(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies) with ordinality
+    select u.* from unnest(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies) with ordinality
       as u (id, attempt, nonce, outcome, body, ord)
     left join holdfast.tasks t on t.id = u.id
     where u.ord <> all (p_done) order by t.job_id is not null, u.id
   loop
-    if v_outcome.job_id is not null and v_jobs is not null then
-      perform from holdfast.jobs j where j.id = any (v_jobs) order by j.id for update;
-      v_jobs := null;
-    end if;
     select * into v_end from holdfast.record_attempt_outcome(v_outcome.id, v_outcome.attempt, v_outcome.nonce,
       v_outcome.outcome,
       v_outcome.body, p_now);
@@ -117,13 +95,10 @@ begin
     lanes := lanes || v_end.lane;
     effects := effects || coalesce(v_end.effects, '[]');
     if v_end.ended then
-      v_ended := v_ended || v_outcome.id;
+      ended := ended || v_outcome.id;
     end if;
   end loop;
   lanes := array_remove(lanes, null);
-  if v_ended <> '{}' then
-    effects := effects || holdfast.resolve_dependencies(v_ended, p_now);
-  end if;
   answers := case when 'stale' = any (answers) then answers end;
 end $$;
 

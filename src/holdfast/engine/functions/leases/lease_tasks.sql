@@ -75,9 +75,10 @@ begin
       t.owner,
       t.labels
   ), first_starts as (
-    select j.id from holdfast.jobs j
-    where j.id in (select t.job_id from leased t where t.job_id is not null) and j.status = 'queued'
-    for update skip locked
+    -- By primary key, whatever the planner thinks of the number of queued jobs.
+    select j.id from (select distinct t.job_id from leased t where t.job_id is not null) as i
+    join holdfast.jobs j on j.id = i.job_id and j.status || '' = 'queued'
+    for update of j skip locked
   ), started_jobs as (
     update holdfast.jobs j set status = 'running', started_at = p_now, event_seq = j.event_seq + 1
     from first_starts b where j.id = b.id
@@ -89,9 +90,10 @@ begin
   )
   select t.id, t.job_id, t.lane_id, t.name, t.attempt, t.crashes > 0 or t.suspect is true, t.args,
     case when t.pending_parents is not null then holdfast.read_parent_outputs(t.id) end,
-    case when t.owner is not null or t.labels is not null or t.job_id is not null
-      then holdfast.build_task_header(t.job_id, t.owner, t.labels) end
-  from leased t order by t.pos;
+    case when coalesce(t.labels, j.labels) is not null or t.owner is not null
+      then holdfast.build_task_header(t.owner, coalesce(t.labels, j.labels)) end
+  from leased t left join holdfast.jobs j on j.id = t.job_id
+  order by t.pos;
 end $$;
 
 -- Lease tasks as lease_ready_tasks does, and add them to the limit counters of their lanes, which the caller has
@@ -131,12 +133,9 @@ begin
 end $$;
 
 -- Return additional data of a task for the worker: {owner, trace}, or null without data.
-create or replace function holdfast.build_task_header(p_job uuid, p_owner text, p_labels jsonb) returns jsonb
-language plpgsql stable set search_path = '' as $$
+create or replace function holdfast.build_task_header(p_owner text, p_labels jsonb) returns jsonb
+language plpgsql immutable set search_path = '' as $$
 begin
-  if p_job is not null then
-    select j.labels into p_labels from holdfast.jobs j where j.id = p_job;
-  end if;
   return nullif(jsonb_strip_nulls(jsonb_build_object('owner', p_owner, 'trace', p_labels -> 'traceparent')), '{}');
 end $$;
 

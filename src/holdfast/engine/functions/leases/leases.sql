@@ -29,6 +29,7 @@ declare
   v_answers text[];
   v_command text;
   v_sleeping boolean;
+  v_may_wake_others boolean;
 begin
   if cardinality(p_ids) > 0 then
     v_answers := holdfast.finish_tasks(p_ids, p_attempts, p_nonces, p_outcomes, p_bodies, v_now);
@@ -41,12 +42,14 @@ begin
       p_nonce)
   loop
     if id is null then
-      select w.command, w.sleeping into v_command, v_sleeping from holdfast.workers w where w.id = v_worker;
+      select w.command, w.sleeping, w.woken_at is not null
+          or exists (select from holdfast.workers s where s.sleeping and s.queues && p_queues)
+        into v_command, v_sleeping, v_may_wake_others from holdfast.workers w where w.id = v_worker;
       header := header || jsonb_build_object('answers', v_answers, 'command', v_command);
       if p_slots > 0 and v_sleeping is distinct from (header -> 'got' = '0') then
         perform holdfast.find_or_create_worker(p_worker, p_queues, p_types, header -> 'got' = '0', v_now);
       end if;
-      if p_slots > 0 and (header ->> 'got')::integer >= p_slots then
+      if p_slots > 0 and v_may_wake_others and (header ->> 'got')::integer >= p_slots then
         perform holdfast.wake_next_workers(v_worker, p_queues);
       end if;
       if p_slots > 0 and header -> 'got' = '0' and not header ? 'next_s' then
@@ -115,7 +118,7 @@ begin
   left join holdfast.tasks t on t.id = g.id and t.attempt = g.attempt and t.nonce = g.nonce
     and t.status || '' = 'running';
   if p_progress is not null and p_progress <> '{}' then
-    perform holdfast.save_progress_of_tasks(p_progress, v_held, v_now);
+    perform holdfast.save_progress_of_tasks(p_progress, v_held);
   end if;
   if v_lost is null then
     return '{}';

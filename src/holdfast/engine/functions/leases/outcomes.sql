@@ -24,7 +24,7 @@ begin
   else
     effects := holdfast.end_task(p_task, v_status, case p_outcome when 'succeed' then p_body end,
       case when v_status <> 'succeeded' then holdfast.build_task_error(case when p_outcome = 'lost'
-        then 'lost too often' else p_outcome end, p_body) end, p_by_holder, p_now);
+        then 'lost too often' else p_outcome end, p_body) - 'traceback' end, p_by_holder, p_now);
   end if;
   if p_outcome = 'limited' then
     effects := coalesce(effects, '[]') || jsonb_build_array(jsonb_build_object('lane', p_task.lane_id, 'key',
@@ -69,15 +69,14 @@ end $$;
 create or replace function holdfast.build_task_error(p_outcome text, p_body jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
-  return (
-  select jsonb_strip_nulls(jsonb_build_object(
+  return jsonb_strip_nulls(jsonb_build_object(
     'type', left(case when p_outcome = 'lost too often' then 'LostTooOften' else coalesce(p_body ->> 'type',
       case p_outcome when 'crash' then 'WorkerCrashed' when 'lost' then 'WorkerLost' when 'cancel' then 'Cancelled'
         when 'snooze' then 'TooManySnoozes' else 'Error' end) end, 200),
     'message', holdfast.truncate_middle(case when p_outcome = 'lost too often'
       then 'The task was lost too often: no attempt of many in a row reported an outcome. The last time: ' else '' end
       || coalesce(p_body ->> 'message', p_body ->> 'reason', ''), 4000),
-    'traceback', holdfast.truncate_middle(p_body ->> 'traceback', 16000))));
+    'traceback', holdfast.truncate_middle(p_body ->> 'traceback', 16000)));
 end $$;
 
 -- Record an attempt that failed, crashed, was lost, rejected, cancelled or released.
@@ -109,11 +108,10 @@ declare
   v_max_doublings constant integer := 60;
   v_max_retry_after_s constant integer := 604800; -- a week
 begin
-  return (
-  select greatest(
+  return greatest(
     least(p_policy.backoff_cap_s, p_policy.backoff_base_s * power(2, least(p_failures, v_max_doublings)))
       * (1 + p_policy.jitter * (2 * random() - 1)),
-    least(coalesce(p_retry_after, 0), v_max_retry_after_s)) * interval '1 second');
+    least(coalesce(p_retry_after, 0), v_max_retry_after_s)) * interval '1 second';
 end $$;
 
 -- Return a delay of an outcome in seconds. An invalid value counts as missing, because recording an outcome must not

@@ -30,8 +30,8 @@ begin
   return v_worker.id;
 end $$;
 
--- List workers seen within p_within_s. A worker is quiet after a minute without a heartbeat and lost after two, when
--- others take over its leases.
+-- List workers seen within p_within_s. A worker is unresponsive after a minute without a heartbeat and lost after
+-- two, when others take over its leases.
 create or replace function holdfast.list_workers(p_within_s double precision default 3600) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
@@ -46,7 +46,7 @@ begin
   select to_jsonb(w) || jsonb_build_object('running', coalesce(r.n, 0),
     'state', case when w.lost then 'lost' when w.stopped_at is not null then 'stopped'
       when w.seen_at <= v_now - interval '2 minutes' then 'lost' when w.seen_at <= v_now - interval '1 minute'
-        then 'quiet'
+        then 'unresponsive'
       when w.command is not null then 'draining' else 'live' end,
     'seen_s', extract(epoch from v_now - w.seen_at)::double precision)
   from holdfast.workers w left join running r on r.worker_id = w.id
@@ -79,6 +79,9 @@ declare
 begin
   if pg_column_size(p_report) > 16384 then
     perform holdfast.raise_error('HF004', 'The report of a worker is longer than 16 KiB.', 'report');
+  end if;
+  if jsonb_typeof(p_report) <> 'object' then
+    perform holdfast.raise_error('HF004', 'The report of a worker must be a JSON object.', 'report');
   end if;
   update holdfast.workers w set report = coalesce(p_report, w.report), seen_at = holdfast.now() where w.id = v_id
     returning w.command into v_command;

@@ -12,21 +12,40 @@ create or replace function holdfast.find_wakeup_sequence(p_table oid, p_purpose 
 language plpgsql stable
 as $$ begin return to_regclass('holdfast.' || p_purpose || '_' || p_table); end $$;
 
--- Notify sleeping readers of a queue after an insert (trigger).
-create or replace function holdfast.notify_message_readers() returns trigger
+-- Notify the sleeping readers of a queue table, unless somebody has done so in the last 50 ms.
+create or replace function holdfast.notify_readers_of_message_table(p_table oid, p_queue text) returns void
 language plpgsql security definer set search_path = ''
 as $$
 declare
   v_now bigint := extract(epoch from clock_timestamp()) * 1000000;
-  v_asleep regclass := holdfast.find_wakeup_sequence(tg_relid, 'asleep');
-  v_notified regclass := holdfast.find_wakeup_sequence(tg_relid, 'notified');
+  v_asleep regclass := holdfast.find_wakeup_sequence(p_table, 'asleep');
+  v_notified regclass := holdfast.find_wakeup_sequence(p_table, 'notified');
 begin
   if v_now < coalesce(pg_sequence_last_value(v_asleep), 0)
     and v_now >= coalesce(pg_sequence_last_value(v_notified), 0) + 50000 then
     perform setval(v_notified, v_now);
-    perform pg_notify('holdfast_messages', tg_argv[0]);
+    perform pg_notify('holdfast_messages', p_queue);
   end if;
+end
+$$;
+
+-- Notify sleeping readers of a queue after an insert (trigger).
+create or replace function holdfast.notify_message_readers() returns trigger
+language plpgsql security definer set search_path = ''
+as $$
+begin
+  perform holdfast.notify_readers_of_message_table(tg_relid, tg_argv[0]);
   return null;
+end
+$$;
+
+-- Wake sleeping readers of a queue: for whoever makes hidden messages visible by changing vt. Inserts do it themselves.
+create or replace function holdfast.wake_message_readers(p_queue text) returns void
+language plpgsql security definer set search_path = ''
+as $$
+begin
+  perform holdfast.notify_readers_of_message_table(
+    (holdfast.get_message_table_names(p_queue)).p_messages::regclass, lower(p_queue));
 end
 $$;
 
@@ -85,5 +104,6 @@ begin
 end
 $$;
 
-call holdfast.grant_execute('holdfast_worker', 'enable_message_wakeups', 'register_sleeping_reader');
-call holdfast.grant_execute('service_role', 'enable_message_wakeups', 'register_sleeping_reader');
+call holdfast.grant_execute('holdfast_worker', 'enable_message_wakeups', 'register_sleeping_reader',
+  'wake_message_readers');
+call holdfast.grant_execute('service_role', 'enable_message_wakeups', 'register_sleeping_reader', 'wake_message_readers');

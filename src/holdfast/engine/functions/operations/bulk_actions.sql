@@ -19,11 +19,12 @@ begin
       when 'retry' then '{"in": ["failed", "partial", "cancelled"]}'::jsonb else '{"in": ["alive"]}'::jsonb end) end;
 end $$;
 
--- Count the jobs that the action would affect: {count, exact}.
+-- Count the jobs that the action would affect, as count_jobs does: exactly up to 10,000, otherwise as an estimate, so
+-- that a preview answers at once.
 create or replace function holdfast.preview_bulk_action(p_verb text, p_query jsonb) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return holdfast.count_jobs(holdfast.restrict_query_to_changeable_jobs(p_verb, p_query), 100000, 1000000);
+  return holdfast.count_jobs(holdfast.restrict_query_to_changeable_jobs(p_verb, p_query));
 end $$;
 
 -- Start a bulk action on all jobs that match the query, and return its id. Options: {stage_sizes: [10, 100],
@@ -215,6 +216,12 @@ begin
     when 'resume' then
       update holdfast.bulk_actions b set status = 'running', stop_reason = null where b.id = p_id
         and b.status = 'paused';
+      if not found then -- an operator wants a stopped action to go on, so it does not stop by itself again
+        update holdfast.bulk_actions b set status = 'running', stop_reason = null, finished_at = null,
+          max_failed_share = 1
+        where b.id = p_id and b.status = 'stopped' and b.undone = 0
+          and exists (select from holdfast.bulk_action_jobs i where i.bulk_id = p_id and i.outcome is null);
+      end if;
       perform pg_notify('holdfast', 'maintenance') where found;
       return found;
     when 'stop' then update holdfast.bulk_actions b set status = 'stopped', finished_at = holdfast.now(

@@ -1,6 +1,6 @@
 -- Error groups: failed attempts by cause. The cause is the fingerprint that the worker computed from the exception and
--- where it was raised. Every result is bounded: fingerprints are found by skipping through an index, and counts stop at
--- p_max_rows.
+-- where it was raised. Every result is bounded: fingerprints are found by skipping through an index, and counts are
+-- exact up to p_max_rows and estimates above.
 
 -- List the fingerprints seen since a time. Attempts are kept for thirty days after their end, so `keep_until` tells
 -- when an attempt ended, and the query reads only the partitions of that time.
@@ -35,11 +35,11 @@ declare
 begin
   return query
   select g.body from (
-    select jsonb_build_object('cause', c.fingerprint, 'attempts', n.count, 'exact', n.count < p_max_rows, 'first_at',
-      n.first_at,
-      'last_at', n.last_at, 'trend', n.trend, 'ignored_until', i.ignored_until, 'ignored_by', i.ignored_by,
-        'ignored_reason', i.ignored_reason, 'link', i.link)
-      || coalesce(holdfast.summarize_error_group(c.fingerprint, v_since, v_owner), '{}') as body, n.last_at
+    select jsonb_build_object('cause', c.fingerprint, 'attempts', e.attempts, 'exact', e.trend is null, 'first_at', n.first_at,
+      'last_at', n.last_at, 'trend', coalesce(e.trend, n.trend), 'ignored_until', i.ignored_until, 'ignored_by',
+        i.ignored_by, 'ignored_reason', i.ignored_reason, 'link', i.link)
+      || coalesce(holdfast.summarize_error_attempts(c.fingerprint, v_since, v_owner, e.attempts, 2000),
+        '{}') as body, n.last_at
     from holdfast.list_error_fingerprints(v_since, 1000) as c (fingerprint)
     left join holdfast.ignored_error_groups i on i.fingerprint = c.fingerprint
     cross join lateral (
@@ -48,8 +48,8 @@ begin
           left join (select * from unnest(array_agg(b.bucket), array_agg(b.n)) as u (
             bucket, n)) as b2 on b2.bucket = s) as trend
       from (
-        select least(width_bucket(extract(epoch from a.ended_at), extract(epoch from v_since),
-            extract(epoch from greatest(v_now, v_since + interval '1 second')), 12), 12) as bucket,
+        select least(width_bucket(date_part('epoch', a.ended_at), date_part('epoch', v_since),
+            date_part('epoch', greatest(v_now, v_since + interval '1 second')), 12), 12) as bucket,
           count(*) as n, min(a.ended_at) as first_at, max(a.ended_at) as last_at
         from (
           select a.ended_at from holdfast.attempts a
@@ -58,25 +58,65 @@ begin
           order by a.ended_at desc limit p_max_rows) as a
         group by 1) as b
     ) as n
+    cross join lateral (
+      select greatest(n.count, (select sum(u.n) from unnest(f.trend) as u (n)))::bigint as attempts, f.trend
+      -- An expression: a join with a condition would estimate every cause and then leave the result out.
+      from (select case when n.count = p_max_rows
+        then holdfast.estimate_error_trend(c.fingerprint, v_since, v_now, v_owner) end as trend offset 0) as f
+    ) as e
     where n.count > 0 and (p_ignored or i.ignored_until is null or i.ignored_until <= v_now)
   ) as g order by g.last_at desc limit least(greatest(p_limit, 1), 1000);
 end $$;
 
--- Summarize the newest attempts of a cause: the error and its job, task types, workers, versions and the number of jobs.
-create or replace function holdfast.summarize_error_group(p_cause text, p_since timestamptz, p_owner text) returns jsonb
+-- Estimate how many attempts failed with a cause in each twelfth of a period. A twelfth with at most 500 attempts is
+-- counted; of others, the density at their beginning tells.
+create or replace function holdfast.estimate_error_trend(p_cause text, p_since timestamptz, p_until timestamptz,
+  p_owner text) returns bigint[]
 language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_custom_plan as $$
+declare
+  v_max_rows constant integer := 500;
+  v_width interval := greatest(p_until - p_since, interval '1 second') / 12;
+  v_from timestamptz;
+  v_read bigint;
+  v_end timestamptz;
+  v_trend bigint[] := '{}';
+begin
+  for i in 1 .. 12 loop
+    v_from := p_since + v_width * (i - 1);
+    select count(*), max(a.ended_at) into v_read, v_end from (
+      select a.ended_at from holdfast.attempts a
+      where a.fingerprint = p_cause and a.ended_at >= v_from and (a.ended_at < v_from + v_width or i = 12)
+        and a.keep_until >= p_since + interval '30 days' and (p_owner is null or a.owner = p_owner)
+      order by a.ended_at limit v_max_rows) as a;
+    v_trend := v_trend || case when v_read < v_max_rows or v_end <= v_from then v_read
+      else greatest(v_read, round(v_read * extract(epoch from v_width) / extract(epoch from v_end - v_from)))::bigint end;
+  end loop;
+  return v_trend;
+end $$;
+
+-- Summarize the newest attempts of a cause: the error and its job, task types, workers, versions and the number of
+-- jobs. The jobs of p_max_rows attempts are counted; if there are more attempts, the number is an estimate.
+create or replace function holdfast.summarize_error_attempts(p_cause text, p_since timestamptz, p_owner text,
+  p_attempts bigint, p_max_rows integer) returns jsonb
+language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_generic_plan as $$
 declare
   v_newest holdfast.attempts[] := array(
     select a from holdfast.attempts a
     where a.fingerprint = p_cause and a.ended_at >= p_since and a.keep_until >= p_since + interval '30 days'
       and (p_owner is null or a.owner = p_owner)
-    order by a.ended_at desc limit 500);
+    order by a.ended_at desc limit 100);
   -- As an array, so that the planner looks the tasks up one by one instead of joining.
   v_tasks uuid[] := array(select n.task_id from unnest(v_newest[1:20]) as n);
   v_workers bigint[] := array(select distinct n.worker_id from unnest(v_newest) as n);
+  v_jobs bigint := (select count(distinct a.job_id) from (
+    select a.job_id from holdfast.attempts a
+    where a.fingerprint = p_cause and a.ended_at >= p_since and a.keep_until >= p_since + interval '30 days'
+      and (p_owner is null or a.owner = p_owner)
+    order by a.ended_at desc limit p_max_rows) as a);
 begin
   return jsonb_build_object('type', v_newest[1].error_type, 'message', v_newest[1].message,
-    'newest_job', v_newest[1].job_id, 'jobs', (select count(distinct n.job_id) from unnest(v_newest) as n), 'jobs_exact', cardinality(v_newest) < 500,
+    'newest_job', v_newest[1].job_id, 'jobs', round(v_jobs * greatest(1, p_attempts::numeric / p_max_rows)),
+    'jobs_exact', p_attempts <= p_max_rows,
     'tasks', (select array_agg(distinct t.type) from holdfast.all_tasks t where t.id = any (v_tasks)),
     'queues', (select array_agg(distinct t.queue) from holdfast.all_tasks t where t.id = any (v_tasks)),
     'workers', (select array_agg(distinct w.name) from holdfast.workers w where w.id = any (v_workers)),
@@ -95,15 +135,18 @@ declare
   v_owner text := coalesce(holdfast.get_end_user_id(), p_owner);
   v_group jsonb;
 begin
-  select jsonb_build_object('cause', p_cause, 'attempts', count(*), 'exact', count(*) < 10000, 'first_at',
-    min(a.ended_at),
+  select jsonb_build_object('cause', p_cause, 'attempts', case when count(*) < 10000 then count(*) else greatest(count(*),
+      (select sum(n) from unnest(holdfast.estimate_error_trend(p_cause, v_since, v_now, v_owner)) as n)) end,
+    'exact', count(*) < 10000, 'first_at', min(a.ended_at),
     'last_at', max(a.ended_at), 'since', v_since) into v_group
   from (select a.ended_at from holdfast.attempts a where a.fingerprint = p_cause and a.ended_at >= v_since
+    and a.keep_until >= v_since + interval '30 days'
     and (v_owner is null or a.owner = v_owner) order by a.ended_at desc limit 10000) as a;
   if v_group ->> 'attempts' = '0' then
     return null;
   end if;
-  return v_group || holdfast.summarize_error_group(p_cause, v_since, v_owner) || coalesce((
+  return v_group || holdfast.summarize_error_attempts(p_cause, v_since, v_owner, (v_group ->> 'attempts')::bigint, 10000)
+    || coalesce((
       select jsonb_build_object('ignored_until', i.ignored_until, 'ignored_by', i.ignored_by, 'ignored_reason',
         i.ignored_reason, 'link',
         i.link)

@@ -129,32 +129,32 @@ begin
       where t.status = 'running' and p_limit = any (l.limit_ids) order by t.lease_until limit 5) as f);
 end $$;
 
--- Return the numbers of ready, running and scheduled tasks, of workers, and the limits in use. Counts stop at
--- p_max_rows per lane and state, so that a backlog of millions costs no more.
+-- Return the numbers of ready, running and scheduled tasks, of workers, and the limits in use. Counts are exact up to
+-- p_max_rows for each queue and task type, and estimates above, so that a backlog of millions costs no more.
 create or replace function holdfast.metrics(p_max_rows integer default 10000) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
   v_queues jsonb;
+  v_busy record;
 begin
-  select coalesce(jsonb_agg(jsonb_build_object('queue', f.queue, 'type', f.type, 'ready', f.ready, 'oldest_s',
-    f.oldest_s,
-    'paused', f.paused) order by f.queue, f.type), '[]') into v_queues
+  select coalesce(jsonb_agg(jsonb_build_object('queue', f.queue, 'type', f.type, 'ready', c.ready,
+    'ready_exact', c.exact, 'oldest_s', f.oldest_s, 'paused', f.paused) order by f.queue, f.type), '[]') into v_queues
   from (
-    select l.queue, l.type, sum(r.n)::bigint as ready, max(r.oldest_s) as oldest_s,
+    select l.queue, l.type, extract(epoch from v_now - min(r.due_at)) as oldest_s,
       bool_or(q.paused_at is not null) as paused
     from holdfast.lanes l left join holdfast.queues q on q.name = l.queue
-    cross join lateral (
-      select count(*) as n, extract(epoch from v_now - min(t.due_at)) as oldest_s from (
-        select t.due_at from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
-        order by t.pos limit p_max_rows) as t
-    ) as r
+    left join lateral (
+      select t.due_at from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
+      order by t.pos limit 1
+    ) as r on true
     group by l.queue, l.type
-  ) as f;
-  return jsonb_build_object('at', v_now, 'queues', v_queues,
-    'running', (select count(*) from (select from holdfast.tasks t where t.status = 'running' limit p_max_rows) as r),
-    'scheduled', (select count(*) from (select from holdfast.tasks t where t.status = 'scheduled'
-      limit p_max_rows) as r),
+  ) as f cross join lateral holdfast.count_ready_tasks(f.queue, f.type, p_max_rows) as c;
+  select coalesce(sum(b.running), 0)::bigint as running, coalesce(bool_and(b.running_exact), true) as running_exact,
+    coalesce(sum(b.scheduled), 0)::bigint as scheduled, coalesce(bool_and(b.scheduled_exact), true) as scheduled_exact
+  into v_busy from holdfast.count_busy_tasks(p_max_rows) as b;
+  return jsonb_build_object('at', v_now, 'queues', v_queues, 'running', v_busy.running,
+    'running_exact', v_busy.running_exact, 'scheduled', v_busy.scheduled, 'scheduled_exact', v_busy.scheduled_exact,
     'workers', (select count(*) from holdfast.workers w where w.stopped_at is null
       and w.seen_at > v_now - interval '2 minutes'),
     'limits', (select coalesce(jsonb_agg(jsonb_build_object('rule', c.rule, 'key', c.key, 'running', c.running,

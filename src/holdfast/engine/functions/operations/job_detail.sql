@@ -38,7 +38,7 @@ create or replace function holdfast.get_task_payload(p_id uuid) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
   return (select jsonb_build_object('id', t.id, 'name', t.name, 'type', t.type, 'args', t.args, 'output', t.output,
-    'error', t.error)
+    'error', holdfast.add_traceback(t.error, t.status, t.id))
     from holdfast.all_tasks t where t.id = p_id limit 1);
 end $$;
 

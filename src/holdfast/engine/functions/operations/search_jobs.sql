@@ -69,8 +69,10 @@ begin
         and (v.not_ids is null or t.id <> all (v.not_ids))
         and (v.workers is null or t.worker_id = any (v.workers))
         and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
-        and (v.errors is null or holdfast.error_matches_search(t.error - v.hidden_error_fields, v.errors))
-        and (v.not_errors is null or not holdfast.error_matches_search(t.error - v.hidden_error_fields, v.not_errors))
+        and (v.errors is null or (t.error is not null
+          and holdfast.error_matches_search(t.error - v.hidden_error_fields, v.errors)))
+        and (v.not_errors is null or t.error is null
+          or not holdfast.error_matches_search(t.error - v.hidden_error_fields, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(t.id,
           (select l.type from holdfast.lanes l where l.id = t.lane_id), t.owner,
             t.error - v.hidden_error_fields) ~ all (v.patterns))
@@ -109,8 +111,10 @@ begin
         and (v.not_ids is null or h.id <> all (v.not_ids))
         and (v.workers is null or h.worker_id = any (v.workers))
         and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
-        and (v.errors is null or holdfast.error_matches_search(h.error - v.hidden_error_fields, v.errors))
-        and (v.not_errors is null or not holdfast.error_matches_search(h.error - v.hidden_error_fields, v.not_errors))
+        and (v.errors is null or (h.error is not null
+          and holdfast.error_matches_search(h.error - v.hidden_error_fields, v.errors)))
+        and (v.not_errors is null or h.error is null
+          or not holdfast.error_matches_search(h.error - v.hidden_error_fields, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(h.id,
           (select k.type from holdfast.task_policies k where k.id = h.policy_id), h.owner,
             h.error - v.hidden_error_fields) ~ all (v.patterns))
@@ -234,7 +238,8 @@ begin
 end $$;
 
 -- Return a page: {rows, next, truncated, scan}. `next` is p_before of the following page, null at the end. `truncated`
--- says that the search stopped after p_max_scanned rows before the page was full.
+-- says that the search stopped after p_max_scanned rows before the page was full. It scans a few rows first, which fill
+-- the page of most searches, and all others only if they did not.
 create or replace function holdfast.search_jobs(
   p_query jsonb default '{}', p_before uuid default null, p_limit integer default 50,
     p_max_scanned integer default 100000) returns jsonb
@@ -242,11 +247,18 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 declare
   v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
-  v_floor uuid := holdfast.find_oldest_scanned_id(p_query, p_before, v_max_scanned);
+  v_scanned integer := least(v_max_scanned, 20 * v_limit);
+  v_floor uuid := holdfast.find_oldest_scanned_id(p_query, p_before, v_scanned);
   v_ids uuid[] := array(select i from holdfast.search_job_ids(
-    p_query, p_before, v_floor, v_limit + 1, v_max_scanned) as i);
-  v_more boolean := cardinality(v_ids) > v_limit;
+    p_query, p_before, v_floor, v_limit + 1, v_scanned) as i);
+  v_more boolean;
 begin
+  if cardinality(v_ids) <= v_limit and v_floor is not null and v_scanned < v_max_scanned then
+    v_floor := holdfast.find_oldest_scanned_id(p_query, p_before, v_max_scanned);
+    v_ids := array(select i from holdfast.search_job_ids(
+      p_query, p_before, v_floor, v_limit + 1, v_max_scanned) as i);
+  end if;
+  v_more := cardinality(v_ids) > v_limit;
   v_ids := v_ids[1:v_limit];
   return jsonb_build_object('rows', holdfast.build_job_rows(v_ids),
     'next', case when v_more then v_ids[v_limit] else v_floor end, 'truncated', not v_more
@@ -276,8 +288,8 @@ begin
     ) as f);
 end $$;
 
--- Count matching jobs: {count, exact}. Stop at p_max_rows. Without a condition, it returns an estimate of the
--- planner.
+-- Count matching jobs: {count, exact, at_least}. The count is exact up to p_max_rows. Above, or where the search stopped
+-- before the oldest job, it is an estimate from a sample; `at_least` says that the sample had no more than was counted.
 create or replace function holdfast.count_jobs(p_query jsonb default '{}', p_max_rows integer default 10000,
   p_max_scanned integer default 100000)
 returns jsonb
@@ -285,17 +297,57 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 declare
   v_max_rows integer := least(greatest(coalesce(p_max_rows, 10000), 1), 100000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
-  v_floor uuid := holdfast.find_oldest_scanned_id(p_query, null, v_max_scanned);
+  v_scanned integer := least(v_max_scanned, 2 * v_max_rows);
+  v_floor uuid := holdfast.find_oldest_scanned_id(p_query, null, v_scanned);
   v_count bigint := (select count(*) from holdfast.search_job_ids(
-    p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
+    p_query, null, v_floor, v_max_rows + 1, v_scanned));
+  v_estimate bigint;
 begin
-  if v_count > v_max_rows and p_query = '{}' and holdfast.get_end_user_id() is null then
-    return jsonb_build_object('count', greatest(v_count, (select sum(greatest(c.reltuples, 0))::bigint from pg_class c
-      where c.oid in ('holdfast.tasks'::regclass, 'holdfast.jobs'::regclass)
-        or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = 'holdfast.history'::regclass))), 'exact',
-          false);
+  if v_count <= v_max_rows and v_floor is not null and v_scanned < v_max_scanned then
+    v_floor := holdfast.find_oldest_scanned_id(p_query, null, v_max_scanned);
+    v_count := (select count(*) from holdfast.search_job_ids(
+      p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
   end if;
-  return jsonb_build_object('count', least(v_count, v_max_rows), 'exact', v_count <= v_max_rows and v_floor is null);
+  if v_count <= v_max_rows and v_floor is null then
+    return jsonb_build_object('count', v_count, 'exact', true, 'at_least', false);
+  end if;
+  v_estimate := holdfast.estimate_matching_jobs(p_query);
+  return jsonb_build_object('count', greatest(least(v_count, v_max_rows), v_estimate), 'exact', false,
+    'at_least', coalesce(v_estimate <= v_count, true));
+end $$;
+
+-- Estimate how many jobs match a query: look for matches in a sample of all jobs. Null if the query names jobs itself.
+create or replace function holdfast.estimate_matching_jobs(p_query jsonb) returns bigint
+language plpgsql stable set search_path = '' set jit = off as $$
+declare
+  v_sampled_pages constant integer := 150;
+  v_max_sampled constant integer := 3000;
+  v_percent double precision := holdfast.compute_sample_percent(v_sampled_pages, 'holdfast.tasks', 'holdfast.jobs',
+    'holdfast.history');
+  v_ids uuid[];
+  v_matches bigint;
+begin
+  if p_query ? 'job' then
+    return null;
+  end if;
+  v_ids := array(
+    select t.id from holdfast.tasks t tablesample system (v_percent) repeatable (1) where t.job_id is null
+    union all
+    select h.id from holdfast.history h tablesample system (v_percent) repeatable (1) where h.job_id is null
+    union all
+    select j.id from holdfast.jobs j tablesample system (v_percent) repeatable (1));
+  if cardinality(v_ids) = 0 then
+    return 0;
+  end if;
+  -- Fewer ids, spread evenly: by a hash, which is the same next time.
+  if cardinality(v_ids) > v_max_sampled then
+    v_percent := v_percent * v_max_sampled / cardinality(v_ids);
+    v_ids := array(select i from unnest(v_ids) as i order by hashtext(i::text) limit v_max_sampled);
+  end if;
+  select count(*) into v_matches from holdfast.search_job_ids(
+    p_query || jsonb_build_object('job', jsonb_build_object('in', to_jsonb(v_ids))), null, null, v_max_sampled,
+    v_max_sampled * 10);
+  return round(v_matches * 100 / v_percent);
 end $$;
 
 call holdfast.grant_execute('holdfast_worker', 'search_jobs', 'count_jobs');

@@ -137,44 +137,54 @@ returns table (at timestamptz, queue text, type text, succeeded bigint, failed b
   wait_histogram bigint[], run_histogram bigint[])
 language plpgsql stable set search_path = '' set jit = off as $$
 begin
+  -- Each element is added up by itself: to unnest the arrays would make 24 rows of each sample.
   return query
-  with picked as (
-    select to_timestamp(floor(extract(epoch from s.at) / p_step_s) * p_step_s) as at,
-      case when p_by_type then s.queue end as queue,
-      case when p_by_type then s.type end as type, s.succeeded, s.failed, s.cancelled, s.wait_histogram, s.run_histogram
-    from holdfast.metric_samples s
-    where s.span_s = p_span_s and s.at >= p_from and s.at < p_until and (p_queue is null or s.queue = p_queue)
-      and (p_type is null or s.type = p_type)
-  ), histograms as (
-    select f.at, f.queue, f.type, array_agg(f.wait order by f.n) as wait_histogram, array_agg(f.run
-      order by f.n) as run_histogram from (
-      select p.at, p.queue, p.type, u.n, sum(u.wait)::bigint as wait, sum(u.run)::bigint as run
-      from picked p cross join lateral unnest(p.wait_histogram, p.run_histogram) with ordinality as u (wait, run, n)
-      group by p.at, p.queue, p.type, u.n) as f
-    group by f.at, f.queue, f.type
-  )
-  select c.at, c.queue, c.type, c.succeeded, c.failed, c.cancelled, h.wait_histogram, h.run_histogram
-  from (
-    select p.at, p.queue, p.type, sum(p.succeeded)::bigint as succeeded, sum(p.failed)::bigint as failed,
-      sum(p.cancelled)::bigint as cancelled
-    from picked p group by p.at, p.queue, p.type) as c
-  join histograms h on h.at = c.at and h.queue is not distinct from c.queue and h.type is not distinct from c.type
-  order by c.at;
+  select to_timestamp(floor(date_part('epoch', s.at) / p_step_s) * p_step_s) as at,
+    case when p_by_type then s.queue end as queue, case when p_by_type then s.type end as type,
+    sum(s.succeeded)::bigint, sum(s.failed)::bigint, sum(s.cancelled)::bigint,
+    array[
+      sum(s.wait_histogram[1]), sum(s.wait_histogram[2]), sum(s.wait_histogram[3]), sum(s.wait_histogram[4]),
+      sum(s.wait_histogram[5]), sum(s.wait_histogram[6]), sum(s.wait_histogram[7]), sum(s.wait_histogram[8]),
+      sum(s.wait_histogram[9]), sum(s.wait_histogram[10]), sum(s.wait_histogram[11]), sum(s.wait_histogram[12]),
+      sum(s.wait_histogram[13]), sum(s.wait_histogram[14]), sum(s.wait_histogram[15]), sum(s.wait_histogram[16]),
+      sum(s.wait_histogram[17]), sum(s.wait_histogram[18]), sum(s.wait_histogram[19]), sum(s.wait_histogram[20]),
+      sum(s.wait_histogram[21]), sum(s.wait_histogram[22]), sum(s.wait_histogram[23]), sum(s.wait_histogram[24])]::bigint[],
+    array[
+      sum(s.run_histogram[1]), sum(s.run_histogram[2]), sum(s.run_histogram[3]), sum(s.run_histogram[4]),
+      sum(s.run_histogram[5]), sum(s.run_histogram[6]), sum(s.run_histogram[7]), sum(s.run_histogram[8]),
+      sum(s.run_histogram[9]), sum(s.run_histogram[10]), sum(s.run_histogram[11]), sum(s.run_histogram[12]),
+      sum(s.run_histogram[13]), sum(s.run_histogram[14]), sum(s.run_histogram[15]), sum(s.run_histogram[16]),
+      sum(s.run_histogram[17]), sum(s.run_histogram[18]), sum(s.run_histogram[19]), sum(s.run_histogram[20]),
+      sum(s.run_histogram[21]), sum(s.run_histogram[22]), sum(s.run_histogram[23]), sum(s.run_histogram[24])]::bigint[]
+  from holdfast.metric_samples s
+  where s.span_s = p_span_s and s.at >= p_from and s.at < p_until and (p_queue is null or s.queue = p_queue)
+    and (p_type is null or s.type = p_type)
+  group by 1, 2, 3 order by 1;
 end $$;
 
--- Return the data of a chart: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50, ...}],
--- depths}.
+-- Return the data of a chart of the last hours, as get_throughput_range does.
 create or replace function holdfast.get_throughput_chart(
   p_hours double precision default 1, p_queue text default null, p_type text default null) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
   v_now timestamptz := holdfast.now();
-  v_hours double precision := least(greatest(coalesce(p_hours, 1), 0.25), 840);
-  v_span integer := case when v_hours <= 6 then 60 else 900 end;
-  v_step integer := case when v_hours <= 1 then 60 when v_hours <= 6 then 300 when v_hours <= 24 then 900
-    when v_hours <= 168 then 7200 else 28800 end;
-  v_until timestamptz := to_timestamp(ceil(extract(epoch from v_now) / v_step) * v_step);
-  v_from timestamptz := v_until - make_interval(secs => ceil(v_hours * 3600 / v_step) * v_step);
+begin
+  return holdfast.get_throughput_range(
+    v_now - least(greatest(coalesce(p_hours, 1), 0.25), 840) * interval '1 hour', v_now, p_queue, p_type);
+end $$;
+
+-- Return the data of a chart of a period: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50,
+-- ...}], depths}. The step grows with the period; samples by the minute are kept for 26 hours.
+create or replace function holdfast.get_throughput_range(
+  p_from timestamptz, p_until timestamptz, p_queue text default null, p_type text default null) returns jsonb
+language plpgsql stable security definer set search_path = '' set jit = off as $$
+declare
+  v_hours double precision := least(greatest(extract(epoch from p_until - p_from) / 3600, 0.05), 840);
+  v_span integer := case when v_hours <= 6.5 and p_from > holdfast.now() - interval '25 hours' then 60 else 900 end;
+  v_step integer := greatest(v_span, case when v_hours < 1.1 then 60 when v_hours < 6.1 then 300 when v_hours < 24.1
+    then 900 when v_hours < 168.1 then 7200 else 28800 end);
+  v_until timestamptz := to_timestamp(ceil(extract(epoch from p_until) / v_step) * v_step);
+  v_from timestamptz := v_until - make_interval(secs => ceil((v_hours * 3600 - 0.001) / v_step) * v_step);
 begin
   return jsonb_build_object('from', v_from, 'until', v_until, 'step_s', v_step, 'sampled_until', (
       select o.value from holdfast.options o where o.name = 'sampled_until'),
@@ -191,7 +201,7 @@ begin
       select to_timestamp(floor(extract(epoch from d.at) / v_step) * v_step) as at, max(d.ready) as ready,
         max(d.running) as running from (
         select d.at, sum(d.ready) as ready, sum(d.running) as running from holdfast.queue_depths d
-        where d.at >= v_from and (p_queue is null or d.queue = p_queue) and p_type is null group by d.at) as d
+        where d.at >= v_from and d.at < v_until and (p_queue is null or d.queue = p_queue) and p_type is null group by d.at) as d
           group by 1) as d));
 end $$;
 
@@ -227,5 +237,5 @@ begin
   group by f.queue, f.type order by f.queue, f.type limit 5000;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'get_throughput_chart', 'get_task_type_stats');
-call holdfast.grant_execute('service_role', 'get_throughput_chart', 'get_task_type_stats');
+call holdfast.grant_execute('holdfast_worker', 'get_throughput_chart', 'get_throughput_range', 'get_task_type_stats');
+call holdfast.grant_execute('service_role', 'get_throughput_chart', 'get_throughput_range', 'get_task_type_stats');

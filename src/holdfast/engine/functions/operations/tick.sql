@@ -293,7 +293,7 @@ begin
   for v_step in
     select name from unnest(
       '{tick_messages,tick_schedules,tick_artifacts,tick_access,tick_sessions,tick_operations,tick_webhooks,
-        tick_providers,tick_erasures}'::text[]
+        tick_providers,tick_erasures,tick_alerts}'::text[]
       ) as name where to_regprocedure(format('holdfast.%I(integer)', name)) is not null
   loop
     v_report := v_report || holdfast.run_tick_step(v_step.name, format('holdfast.%I($2)::text', v_step.name), v_now,

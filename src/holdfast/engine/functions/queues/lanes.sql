@@ -1,11 +1,4 @@
--- Lanes: find or create the lane of a task, and remove lanes that stay empty.
---
--- A lane with a limit key or an owner would otherwise stay forever for every key that a user invents. A lane of this
--- sort that has no task and was not served for an hour is closed: submits no longer find it and create a new one,
--- while claims still read it. It is deleted if it is still empty ten minutes later and every transaction that had an
--- id when it was closed has ended. A submit takes its transaction id before it looks for a lane (jobs/submit.sql), so
--- no transaction can still be adding a task. Transactions that use one snapshot for all statements may see the lane
--- for longer; they lock the lane they choose (find_or_create_lane).
+-- Lanes: find or create the lane of a task. lane_cleanup.sql removes lanes that stay empty.
 
 -- Returns the id of the lane of a task; creates the lane and its task policy if they do not exist. Only this function
 -- creates them. No transaction waits for another: two transactions that create the same lane at the same time create
@@ -77,8 +70,9 @@ declare
   v_policy_id bigint;
 begin
   perform holdfast.check_name(p_queue, 'queue'), holdfast.check_name(p_type, 'type');
+  -- Locked, so that it is not removed before the lane refers to it (remove_unused_task_policies).
   select k.id into v_policy_id from holdfast.task_policies k where k.queue = p_queue and k.type = p_type
-    and k.policy = p_policy order by k.id limit 1;
+    and k.policy = p_policy order by k.id limit 1 for key share;
   if v_policy_id is null then
     insert into holdfast.task_policies (queue, type, policy, max_attempts, backoff_base_s, backoff_cap_s, jitter,
       timeout_s, lease_s,
@@ -138,49 +132,4 @@ begin
     where exists (select from holdfast.tasks t where t.lane_id = o.lane_id and t.status = 'ready' and t.pos < o.cursor)
     for update skip locked));
   return v_count;
-end $$;
-
--- Return when a lane was last served, or created.
-create or replace function holdfast.get_lane_last_served_at(p_lane holdfast.lanes) returns timestamptz
-language plpgsql stable set search_path = '' as $$
-begin
-  return coalesce((select t.served_at from holdfast.lane_cursors t where t.lane_id = p_lane.id order by t.version desc
-    limit 1),
-    p_lane.served_at, p_lane.created_at, '-infinity');
-end $$;
-
--- Close and delete lanes that stay empty, as described above. Returns the number of deleted lanes and limit counters.
-create or replace function holdfast.remove_idle_lanes(p_now timestamptz, p_limit integer) returns integer
-language plpgsql set search_path = '' set jit = off as $$
-declare
-  v_used bigint[];
-  v_count integer;
-begin
-  -- No index has all tasks by lane, so this reads the whole table of tasks: at most once in ten minutes.
-  if (select last_value from holdfast.last_lane_cleanup_s) > extract(epoch from p_now - interval '10 minutes')
-    or not exists (
-    select from holdfast.lanes l where (l.limit_key is not null or l.fair_owner is not null)
-      and (holdfast.get_lane_last_served_at(l) < p_now - interval '1 hour' or l.closed_at is not null)) then
-    return 0;
-  end if;
-  perform setval('holdfast.last_lane_cleanup_s', extract(epoch from p_now)::bigint);
-  v_used := array(select distinct t.lane_id from holdfast.tasks t);
-  update holdfast.lanes l set closed_at = null, closed_xid = null where l.closed_at is not null and l.id = any (v_used);
-  delete from holdfast.lanes l using (
-    select o.id from holdfast.lanes o
-    where o.closed_at < p_now - interval '10 minutes'
-      and o.closed_xid <= pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-      and o.id <> all (v_used)
-    order by o.id limit p_limit for update skip locked
-  ) as deletable
-  where l.id = deletable.id and not exists (select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready');
-  get diagnostics v_count = row_count;
-  delete from holdfast.lane_cursors t where not exists (select from holdfast.lanes l where l.id = t.lane_id);
-  update holdfast.lanes l set closed_at = p_now, closed_xid = pg_snapshot_xmax(pg_current_snapshot())::text::bigint
-  where l.id in (
-    select o.id from holdfast.lanes o
-    where (o.limit_key is not null or o.fair_owner is not null) and o.closed_at is null
-      and holdfast.get_lane_last_served_at(o) < p_now - interval '1 hour' and o.id <> all (v_used)
-    order by o.id limit p_limit for update skip locked);
-  return v_count + holdfast.remove_idle_limit_counters(p_now, p_limit);
 end $$;

@@ -1,7 +1,8 @@
--- Task queues: list them, pause and resume them, and set their options. Every count is bounded by p_max_rows.
+-- Task queues: list them, pause and resume them, and set their options. counts.sql counts their tasks.
 
--- List every queue that has or had tasks, or was paused or configured. `ready` is counted up to p_max_rows per queue;
--- `ready_exact` is false where the count stopped there. The first ready task of each lane is its oldest.
+-- List every queue that has or had tasks, or was paused or configured. `ready`, `running` and `scheduled` are exact up to
+-- p_max_rows and estimates above; `ready_exact`, `running_exact` and `scheduled_exact` tell which. The first ready task
+-- of each lane is its oldest.
 create or replace function holdfast.list_task_queues(p_queue text default null, p_max_rows integer default 10000)
   returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
@@ -13,16 +14,9 @@ begin
     select l.queue as name from holdfast.lanes l where p_queue is null or l.queue = p_queue
     union select q.name from holdfast.queues q where p_queue is null or q.name = p_queue
   ), ready as (
-    select n.name as queue, c.n, o.oldest_s
+    select n.name as queue, c.ready, c.exact, o.oldest_s
     from names n
-    cross join lateral (
-      select count(*) as n from (
-        select from holdfast.lanes l
-        cross join lateral (
-          select from holdfast.tasks t where t.lane_id = l.id and t.status = 'ready' and t.pos >= l.cursor
-          order by t.pos limit p_max_rows + 1) as t
-        where l.queue = n.name limit p_max_rows + 1) as t
-    ) as c
+    cross join lateral holdfast.count_ready_tasks(n.name, null, p_max_rows) as c
     cross join lateral (
       select extract(epoch from v_now - min(t.due_at))::double precision as oldest_s
       from holdfast.lanes l
@@ -31,24 +25,17 @@ begin
         order by t.pos limit 1) as t
       where l.queue = n.name
     ) as o
-  ), running as (
-    select l.queue, count(*) as n from (select t.lane_id from holdfast.tasks t where t.status = 'running'
-      limit p_max_rows) as t
-    join holdfast.lanes l on l.id = t.lane_id group by l.queue
-  ), scheduled as (
-    select l.queue, count(*) as n
-    from (select t.lane_id from holdfast.tasks t where t.status = 'scheduled' order by t.due_at limit p_max_rows) as t
-    join holdfast.lanes l on l.id = t.lane_id group by l.queue
   )
-  select jsonb_build_object('queue', n.name, 'ready', least(r.n, p_max_rows), 'ready_exact', r.n <= p_max_rows,
-    'running', coalesce(u.n, 0), 'scheduled', coalesce(s.n, 0),
+  select jsonb_build_object('queue', n.name, 'ready', r.ready, 'ready_exact', r.exact,
+    'running', coalesce(b.running, 0), 'running_exact', coalesce(b.running_exact, true),
+    'scheduled', coalesce(b.scheduled, 0), 'scheduled_exact', coalesce(b.scheduled_exact, true),
     'oldest_s', r.oldest_s, 'types', (select array_agg(distinct l.type) from holdfast.lanes l where l.queue = n.name),
     'workers', (select count(*) from holdfast.workers w where w.stopped_at is null
       and w.seen_at > v_now - interval '2 minutes' and n.name = any (w.queues)),
     'limits', (select array_agg(i.name order by i.name) from holdfast.limit_rules i where i.queue = n.name))
     || coalesce(to_jsonb(q) - 'name', '{}')
   from names n
-  join ready r on r.queue = n.name left join running u on u.queue = n.name left join scheduled s on s.queue = n.name
+  join ready r on r.queue = n.name left join holdfast.count_busy_tasks(p_max_rows) as b on b.queue = n.name
   left join holdfast.queues q on q.name = n.name
   order by n.name;
 end $$;
@@ -111,9 +98,17 @@ begin
     perform holdfast.raise_error('HF004', format('per_worker must be at least 1, got %s.', p_per_worker), 'per_worker');
   end if;
   v_base := ceil((v_claimable + coalesce((v_queue ->> 'running')::bigint, 0)) / p_per_worker::numeric);
-  return v_base + case when v_claimable = 0 or v_claimable < (v_queue ->> 'ready')::bigint then 0
+  return v_base + case when v_claimable = 0 or v_claimable < least((v_queue ->> 'ready')::bigint, p_max_rows) then 0
     else least(v_base, floor(coalesce((v_queue ->> 'oldest_s')::numeric, 0) / 60)) end;
 end $$;
+
+-- List the names of all queues that have or had tasks, that somebody configured, or that a worker serves.
+create or replace function holdfast.list_queue_names() returns setof text
+language sql stable security definer set search_path = '' as $$
+  select l.queue from holdfast.lanes l union select q.name from holdfast.queues q
+  union select t.queue from holdfast.task_types t
+  union select n from holdfast.workers w, unnest(w.queues) as n where n is not null order by 1 limit 10000
+$$;
 
 -- Stop claims from a queue until it is resumed. Tasks that run go on.
 create or replace function holdfast.pause_queue(p_queue text, p_reason text default null, p_by text default null)
@@ -171,8 +166,9 @@ begin
   on conflict (name) do update set fair_owners = excluded.fair_owners;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'list_task_queues', 'count_desired_workers', 'pause_queue',
-  'resume_queue', 'put_queue_settings', 'set_fair_queue');
-call holdfast.grant_execute('service_role', 'list_task_queues', 'count_desired_workers', 'pause_queue', 'resume_queue',
+call holdfast.grant_execute('holdfast_worker', 'list_task_queues', 'list_queue_names', 'count_desired_workers',
+  'pause_queue', 'resume_queue', 'put_queue_settings', 'set_fair_queue');
+call holdfast.grant_execute('service_role', 'list_task_queues', 'list_queue_names', 'count_desired_workers',
+  'pause_queue', 'resume_queue',
   'put_queue_settings',
   'set_fair_queue');

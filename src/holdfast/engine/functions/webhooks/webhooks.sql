@@ -31,11 +31,7 @@ language plpgsql immutable set search_path = '' as $$
 declare
   v_text text;
 begin
-  if p_url is null or octet_length(p_url) not between 8 and 2000
-    or p_url !~* '^https?://[^\x01-\x20\x7f/?#@\\]+([/?#][^\x01-\x20\x7f\\]*)?$' then
-    perform holdfast.raise_error('HF004', format('Invalid URL %s.', quote_nullable(left(p_url, 60))), 'url',
-      'Write http:// or https://, a host and a path, at most 2000 bytes and without a user name.');
-  end if;
+  perform holdfast.validate_webhook_url(p_url, 'url');
   if coalesce(cardinality(p_events), 0) not between 1 and 6
     or coalesce(cardinality(p_types), 1) not between 1 and 50 then
     perform holdfast.raise_error('HF004', 'A webhook needs 1 to 6 events and at most 50 types.', 'events');
@@ -51,7 +47,24 @@ begin
   foreach v_text in array coalesce(p_types, '{}') loop
     perform holdfast.check_name(v_text, 'types');
   end loop;
-  -- Signing decodes the secret.
+  perform holdfast.validate_webhook_secret(p_secret);
+end $$;
+
+-- Raise HF004, with the name of the field, for a text that is not a URL of http or https.
+create or replace function holdfast.validate_webhook_url(p_url text, p_field text) returns void
+language plpgsql immutable set search_path = '' as $$
+begin
+  if p_url is null or octet_length(p_url) not between 8 and 2000
+    or p_url !~* '^https?://[^\x01-\x20\x7f/?#@\\]+([/?#][^\x01-\x20\x7f\\]*)?$' then
+    perform holdfast.raise_error('HF004', format('Invalid URL %s.', quote_nullable(left(p_url, 60))), p_field,
+      'Write http:// or https://, a host and a path, at most 2000 bytes and without a user name.');
+  end if;
+end $$;
+
+-- Raise HF004 for a secret that cannot sign: signing decodes it.
+create or replace function holdfast.validate_webhook_secret(p_secret text) returns void
+language plpgsql immutable set search_path = '' as $$
+begin
   if p_secret is null or p_secret !~ '^whsec_[A-Za-z0-9+/]+={0,2}$' or octet_length(p_secret) not between 30 and 700
     or (octet_length(p_secret) - length('whsec_')) % 4 <> 0 then
     perform holdfast.raise_error('HF004', 'secret must be whsec_ and the base64 of 16 to 512 bytes.', 'secret');
