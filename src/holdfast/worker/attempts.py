@@ -1,4 +1,4 @@
-"""The attempts that this worker runs, shared by the fetcher, the task executor and the heartbeat's thread."""
+"""The attempts of this worker, shared by the fetcher, the task executor and the heartbeat's thread."""
 
 from __future__ import annotations
 
@@ -68,6 +68,11 @@ class Attempt:
         self.on_renewed: Callable[[Attempt], None] | None = None
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the attempt waits for a slot, so that nothing of it has run."""
+        return self.runner is None and not self.ended
+
+    @property
     def isolated(self) -> bool:
         """Whether the attempt runs in a child process."""
         return self.place == PLACE_CHILD
@@ -110,7 +115,7 @@ class Attempt:
 
 
 class RunningAttempts:
-    """The attempts that run in this worker. `on_removed` is called when an attempt ends."""
+    """The attempts that run or wait in this worker. `on_removed` is called when an attempt ends."""
 
     def __init__(self, on_removed: Callable[[], None], count_by_queue: Counter[str] | None = None) -> None:
         self._attempts: dict[Attempt, None] = {}  # by identity: hashing an id costs more than the rest

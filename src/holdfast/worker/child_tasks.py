@@ -16,9 +16,12 @@ from uuid import UUID
 import msgspec
 
 from holdfast import tracing
+from holdfast.definitions.call_options import check_request_fields
 from holdfast.definitions.context_types import ChildTaskOptions, TaskCall
+from holdfast.definitions.request_options import build_request_options, merge_request_options
 from holdfast.definitions.submit_requests import build_call_request
-from holdfast.definitions.tasks import Call
+from holdfast.definitions.tasks import Call, build_not_a_call_error
+from holdfast.definitions.validation import check_option_names
 from holdfast.engine.leases import Lease
 from holdfast.errors import InvalidError
 from holdfast.worker.gateway import EngineGateway
@@ -41,13 +44,14 @@ class ChildTaskSubmitter:
 
     async def submit(self, call: TaskCall, options: ChildTaskOptions) -> UUID:
         if not isinstance(call, Call):
-            raise InvalidError(
-                f"{call!r} is not the call of a task.",
-                fix="Call the task: submit(my_task(...)).",
-                field="call",
-            )
-        call.mark_used()
-        body = {**build_call_request(cast("Any", call)), **_build_timing_fields(options)}
+            raise build_not_a_call_error("ctx.submit", call)
+        own: Call[Any] = cast("Any", call)
+        own.mark_used()
+        check_request_fields(
+            own.request_options, "of a child task", "Pass it to ctx.submit(..., detached=True)."
+        )
+        timing = merge_request_options(_build_timing_fields(options), own.request_options)
+        body = {**build_call_request(own), **timing}
         name = options.get("key") or self._compute_child_name(body)
         if options.get("detached"):
             return await self._submit_detached(body, name, options)
@@ -90,14 +94,6 @@ class ChildTaskSubmitter:
 
 
 def _build_timing_fields(options: ChildTaskOptions) -> dict[str, Any]:
-    delay, run_at = options.get("delay"), options.get("run_at")
-    if delay is not None and run_at is not None:
-        raise InvalidError("delay and run_at exclude each other.", fix="Pass one of them.", field="delay")
-    if run_at is not None and run_at.tzinfo is None:
-        raise InvalidError("run_at has no time zone.", fix="Use an aware datetime.", field="run_at")
-    timing = {
-        "delay_s": delay.total_seconds() if delay is not None else None,
-        "run_at": run_at,
-        "priority": options.get("priority"),
-    }
-    return {name: value for name, value in timing.items() if value is not None}
+    check_option_names(options, ChildTaskOptions.__annotations__, "ctx.submit")
+    names = ("delay", "run_at", "priority")
+    return build_request_options({name: options.get(name) for name in names}, "ctx.submit")

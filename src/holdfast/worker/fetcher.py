@@ -5,6 +5,7 @@ for a round trip when outcomes have waited long enough, when slots are free and 
 response was full, a notification arrived, something falls due), or when it is time to poll. While there is
 more work than slots, the fetcher fills half of the slots while the tasks in the other half run, and sends the
 next request before it reads the last response, so that the database and this process work at the same time.
+While tasks are short, it also claims some that wait for a slot (prefetch.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from holdfast.worker.background import BackgroundService
 from holdfast.worker.lost_claims import LostClaims
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.outcome_isolation import OutcomeIsolator
+from holdfast.worker.prefetch import PrefetchPlanner
 from holdfast.worker.queue_shares import QueueSelector
 from holdfast.worker.wakeups import Wakeup, parse_wakeup
 
@@ -92,9 +94,8 @@ class TaskFetcher(BackgroundService):
         self.queue_selector = queue_selector
         self._task_types = list(task_types)
         self._concurrency = concurrency
-        splits = concurrency >= MIN_CONCURRENCY_TO_SPLIT
-        self._max_batch = min(concurrency // 2 if splits else concurrency, MAX_CLAIM_BATCH)
-        self._min_batch = max(1, self._max_batch // 2 if splits else concurrency // 2)
+        self._prefetch = PrefetchPlanner(concurrency)
+        self._set_capacity(concurrency)
         self._outbox = outbox
         self._isolator = OutcomeIsolator(database, worker, outbox, self._end_leases)
         by_queue = None if queue_selector.plain else queue_selector.running_by_queue
@@ -115,6 +116,13 @@ class TaskFetcher(BackgroundService):
         self._cursors: str | None = None
         self._round_trips: list[RoundTrip] = []  # whose responses are not read yet: one, or two for a moment
         self._lost_claims = LostClaims(worker)
+
+    def _set_capacity(self, capacity: int) -> None:
+        """Set how many tasks may run and wait in this worker, and the sizes of claims that follow from it."""
+        splits = capacity >= MIN_CONCURRENCY_TO_SPLIT
+        self._capacity = capacity
+        self._max_batch = min(capacity // 2 if splits else capacity, MAX_CLAIM_BATCH)
+        self._min_batch = max(1, self._max_batch // 2 if splits else capacity // 2)
 
     @property
     def requested_slots(self) -> int:
@@ -257,11 +265,24 @@ class TaskFetcher(BackgroundService):
             self.sink.start_attempts(response.tasks, trip.sent_at)
         self._emit_claim_event(trip.slots, len(trip.outcomes), len(response.tasks), seconds)
         if trip.slots:
+            self._plan_prefetch(trip, len(response.tasks))
             self._plan_next_poll(
                 trip.queues, received=len(response.tasks), requested=trip.slots, next_due_s=response.next_s
             )
         if response.command is not None:
             self.on_command(response.command)
+
+    def _plan_prefetch(self, trip: RoundTrip, received: int) -> None:
+        """Decide how many tasks to claim beyond the free slots."""
+        if self.remaining_claims is None and self.queue_selector.plain:
+            is_full = received >= trip.slots
+            self._prefetch.record_claim(trip.outcomes, is_full=is_full, now=time.monotonic())
+            self._set_capacity(self._concurrency + self._prefetch.extra_slots)
+
+    def stop_prefetch(self) -> None:
+        """Claim only for free slots until the rate was measured again."""
+        self._prefetch.reset()
+        self._set_capacity(self._concurrency)
 
     async def _abandon_round_trips(self) -> None:
         """Discard unread responses: send their outcomes again and release the tasks that they claimed."""
@@ -302,7 +323,7 @@ class TaskFetcher(BackgroundService):
             return 0
         if self.heartbeat_link is not None and self.heartbeat_link.is_unresponsive:
             return 0
-        free = min(self._concurrency - len(self.running) - self.requested_slots, self._max_batch)
+        free = min(self._capacity - len(self.running) - self.requested_slots, self._max_batch)
         return max(0, free if self.remaining_claims is None else min(free, self.remaining_claims))
 
     def _plan_next_poll(

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from holdfast import telemetry
 from holdfast.definitions.context_types import ArtifactOptions, Content, FileReader
+from holdfast.definitions.validation import parse_duration
 from holdfast.engine import artifacts
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import Lease
@@ -62,7 +63,8 @@ class TaskFiles:
         content_type: str | None,
         options: ArtifactOptions,
     ) -> Artifact:
-        store, reader, ttl = self.store, ContentReader(content), options.get("ttl")
+        store, reader = self.store, ContentReader(content)
+        ttl = None if options.get("ttl") is None else parse_duration(options.get("ttl"), "ttl")
         content_type = resolve_content_type(check_file_name(name), content_type)
         if ttl is not None and ttl <= timedelta(0):
             raise InvalidError(f"ttl must be positive, got {ttl}.", field="ttl")

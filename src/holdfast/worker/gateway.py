@@ -14,7 +14,8 @@ from uuid import UUID
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Database
 from holdfast.engine.leases import Lease
-from holdfast.model import Json
+from holdfast.model import Json, Progress
+from holdfast.worker.progress_batches import ProgressBatcher
 
 
 class EngineGateway(Protocol):
@@ -37,12 +38,13 @@ class DatabaseGateway:
     def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._database = database
         self.loop = loop
+        self._progress = ProgressBatcher(database)
 
     async def report_progress(
         self, lease: Lease, percent: float | None, phase: str | None, message: str | None
     ) -> None:
-        async with self._database.connection() as connection:
-            await leases.report_progress(connection, lease, percent, phase, message)
+        progress = Progress(percent=percent, phase=phase, message=message)
+        await self._progress.store(lease, progress)
 
     async def get_step_results(self, lease: Lease) -> dict[str, Json]:
         async with self._database.connection() as connection:

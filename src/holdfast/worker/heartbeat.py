@@ -37,11 +37,11 @@ from holdfast.worker.heartbeat_link import (
     HeartbeatLink,
 )
 from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, SharedLoopTimestamp
+from holdfast.worker.heartbeat_ticks import HEARTBEAT_TICK_INTERVAL_S, TickPacer
 from holdfast.worker.loop_watchdog import LoopWatchdog
 from holdfast.worker.messages.visibility import VisibilityRenewalClient
 from holdfast.worker.progress_reporter import ProgressReporter
 
-HEARTBEAT_TICK_INTERVAL_S = 0.25
 HEARTBEAT_READY_TIMEOUT_S = 15.0
 LOOP_BLOCKED_AFTER_S = 2.0  # an event loop that has not run for this long does not enforce time limits
 STATUS_INTERVAL_S, IDLE_STATUS_INTERVAL_S = 15.0, 600.0
@@ -84,6 +84,8 @@ class Heartbeat:
         self._children: set[int] = set()  # pids
         self._resend_leases = False
         self._gone = asyncio.Event()  # the current process is gone; used in the heartbeat thread
+        self.ticks = TickPacer(lambda: self._holds_something or self.has_consumers)
+        self.has_consumers = False
         self._progress = ProgressReporter(url, settings, worker, running.list_attempts)
         self._watchdog = LoopWatchdog(running, worker)
         self._status_sent_at = 0.0
@@ -185,10 +187,13 @@ class Heartbeat:
         if self._thread is not None or not self._ended.is_set():
             now = time.monotonic()
             self._loop_timestamp.write_instant(now)
-            self._watchdog.record_run(now)
-            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(
-                HEARTBEAT_TICK_INTERVAL_S, self._record_loop_run
-            )
+            pause_s = self.ticks.interval_s
+            self._watchdog.record_run(now, next_run_in_s=pause_s)
+            cast("asyncio.AbstractEventLoop", self._worker_loop).call_later(pause_s, self._record_loop_run)
+
+    @property
+    def _holds_something(self) -> bool:
+        return bool(len(self._running) or self._visibility.has_messages)
 
     # The process
 
@@ -231,6 +236,7 @@ class Heartbeat:
         loops = (self._keep_heartbeat_process_running(), self._progress.run(self._ended))
         tasks = [asyncio.create_task(loop) for loop in loops]
         await self._watch_leases()
+        self._progress.wake_if_needed(ending=True)
         # The other loops end by themselves; one that hangs in a call is cancelled.
         _, hanging = await asyncio.wait(tasks, timeout=HEARTBEAT_SHUTDOWN_TIMEOUT_S)
         for task in hanging:
@@ -256,15 +262,15 @@ class Heartbeat:
                 self.link.send_bytes(b"")
             self._check_process()
             self._send_worker_status(now)
-            await asyncio.sleep(HEARTBEAT_TICK_INTERVAL_S)
+            self._progress.wake_if_needed()
+            await self.ticks.wait_for_next_tick()
 
     def _check_process(self) -> None:
         """Ping the heartbeat process, and kill it if it does not answer."""
         if self._resend_leases:  # tasks that were being started when the process was replaced are missing
             self._resend_leases = False
             self.link.send_bytes(self._encode_current_leases())
-        holds_something = len(self._running) or self._visibility.has_messages
-        self.link.send_ping_if_due(PING_INTERVAL_S if holds_something else IDLE_PING_INTERVAL_S)
+        self.link.send_ping_if_due(PING_INTERVAL_S if self._holds_something else IDLE_PING_INTERVAL_S)
         if self.link.must_be_replaced():
             self.link.kill_process()
             self._gone.set()

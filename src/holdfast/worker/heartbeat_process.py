@@ -41,6 +41,7 @@ from holdfast.worker.renewal_table import RenewalTable
 from holdfast.worker.worker_monitor import WorkerMonitor
 
 HEARTBEAT_RETRY_INTERVAL_S = 0.2
+IDLE_CHECK_INTERVAL_S = 1.0  # while the worker holds no lease and has no child
 TIME_LIMIT_GRACE_S = 2.0  # the worker may stop a task itself for this long after the task's time limit
 CHILD_KILL_MARGIN_S = 0.3  # before its lease ends, the child of a stopped worker is killed
 PROCESSES_EXIT_TIMEOUT_S = 2.0  # for a dead worker's children and their process groups
@@ -93,7 +94,7 @@ class HeartbeatProcess:
         culprit: bytes | None = None
         while not (self._closed.is_set() or (self._monitor is not None and self._monitor.has_ended)):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_RETRY_INTERVAL_S):
+                async with asyncio.timeout(self._worker_check_interval_s):
                     await self._ended.wait()
             culprit = culprit or self._kill_blocked_worker()
             self._kill_children_of_stopped_worker()
@@ -205,6 +206,11 @@ class HeartbeatProcess:
             self._leases.clear()
 
     # The state of the worker process
+
+    @property
+    def _worker_check_interval_s(self) -> float:
+        """How often to check the worker. Its end is noticed at once in any case."""
+        return HEARTBEAT_RETRY_INTERVAL_S if self._leases or self._children else IDLE_CHECK_INTERVAL_S
 
     def _is_worker_dead(self) -> bool:
         return self._monitor is not None and self._monitor.is_dead

@@ -154,10 +154,7 @@ def check_state_types(span: Lifespan[Any] | None, state: object, tasks: Iterable
 
 def find_state_type(task: AnyTask) -> type | None:
     """Return the state class in a task's `Ctx[State]` annotation, or None if it cannot be checked."""
-    if not task.takes_context:
-        return None
-    first = next(iter(inspect.signature(task.function).parameters))
-    hint = task.hints.get(first)
+    hint = task.context_hint
     if typing.get_origin(hint) is not Ctx:
         return None
     (state_type,) = typing.get_args(hint)

@@ -19,7 +19,6 @@ from holdfast.worker.heartbeat_protocol import encode_lease_key
 
 LOOP_BLOCKED_REPORT_AFTER_S = 1.0
 LOOP_BLOCKED_REPORT_INTERVAL_S = 10.0
-EXPECTED_LOOP_RUN_INTERVAL_S = 0.25
 LOOP_LAG_DECAY_FACTOR = 0.9  # per run of the loop
 _log = logging.getLogger("holdfast.worker")
 
@@ -31,6 +30,7 @@ class LoopWatchdog:
         self._running = running
         self._worker = worker
         self._last_run_at = 0.0
+        self._next_run_in_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
         self._next_report_at = 0.0
@@ -43,18 +43,19 @@ class LoopWatchdog:
         """Seconds since the event loop last ran. Thread-safe."""
         return time.monotonic() - self._last_run_at if self._last_run_at else 0.0
 
-    def record_run(self, now: float) -> None:
-        """Record that the event loop runs now. Call this method on the event loop."""
+    def record_run(self, now: float, *, next_run_in_s: float) -> None:
+        """Record that the event loop runs now, and when it should run next. Call it on the event loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.get_ident()
         if self._last_run_at:
             self.lag_s = max(
-                now - self._last_run_at - EXPECTED_LOOP_RUN_INTERVAL_S,
+                now - self._last_run_at - self._next_run_in_s,
                 self.lag_s * LOOP_LAG_DECAY_FACTOR,
                 0.0,
             )
         self._last_run_at = now
+        self._next_run_in_s = next_run_in_s
         self._next_report_at = 0.0
 
     def find_blocking_task(self, now: float) -> bytes | None:

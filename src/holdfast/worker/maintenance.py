@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from holdfast.engine import maintenance
+from holdfast.engine import alerts, maintenance
 from holdfast.engine.connection import Database
 from holdfast.worker.background import BackgroundService
 
@@ -22,6 +22,7 @@ IDLE_TICK_INTERVAL_S: Final = 600.0
 DATABASE_RESTART_INTERVAL_S: Final = 1.0
 CHECK_INTERVAL_WITHOUT_LISTENER_S: Final = 15.0  # without notifications
 MAX_MAINTENANCE_JITTER_S: Final = 0.1
+ALERT_INTERVAL_S: Final = 30.0
 
 
 class PeriodicMaintenance(BackgroundService):
@@ -85,6 +86,19 @@ class UrgentMaintenance(BackgroundService):
         except Exception:
             self._notified.set()  # it is still to be done
             raise
+
+
+class AlertEvaluation(BackgroundService):
+    """Evaluates alert rules. All workers and API processes together do it once in half a minute."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    async def run_round(self) -> None:
+        await asyncio.sleep(random.uniform(0.7, 1.3) * ALERT_INTERVAL_S)  # noqa: S311  (not all at once)
+        async with self._database.connection() as connection:
+            await alerts.evaluate_alerts(connection)
 
 
 class DatabaseRestarter(BackgroundService):

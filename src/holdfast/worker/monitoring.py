@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from holdfast import telemetry
 from holdfast.settings import Settings
+from holdfast.tracing import get_tracing
 from holdfast.worker import sentry
 from holdfast.worker.health import HealthServer
 from holdfast.worker.metrics import ProcessMetrics
@@ -17,6 +19,7 @@ from holdfast.worker.runtime import WorkerRuntime
 def monitor_worker(worker: WorkerRuntime, settings: Settings) -> Generator[None]:
     """Serve health probes and metrics, and report errors to Sentry, while the block runs."""
     stop_error_reports = sentry.start_error_reports(settings.sentry_dsn)
+    stop_provider_spans = _trace_provider_calls(settings)
     metrics, server = ProcessMetrics(), None
     try:
         if settings.health_port is not None:
@@ -29,7 +32,16 @@ def monitor_worker(worker: WorkerRuntime, settings: Settings) -> Generator[None]
         if server is not None:
             server.stop()
         metrics.stop()
+        stop_provider_spans()
         stop_error_reports()
+
+
+def _trace_provider_calls(settings: Settings) -> Callable[[], None]:
+    """Add spans of provider calls to the traces of attempts, whose context emits the event."""
+    tracing = get_tracing(settings.tracing)
+    if tracing is None:
+        return lambda: None
+    return telemetry.subscribe(tracing.record_provider_call, only=["provider.call_finished"])
 
 
 def _build_gauges(worker: WorkerRuntime) -> list[Gauge]:

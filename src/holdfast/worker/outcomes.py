@@ -6,11 +6,10 @@ them. Nothing here runs user code or touches the database.
 
 from __future__ import annotations
 
-import traceback
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +22,7 @@ from holdfast.errors import Cancel, InvalidError, OutcomeSignal, PublicError, Ra
 from holdfast.redaction import SecretMasker
 from holdfast.worker.attempts import RELEASING_STOP_REASONS, STOP_REASON_TIME_LIMIT, Attempt
 from holdfast.worker.text_cleaning import clean_text
+from holdfast.worker.tracebacks import find_last_frame, format_traceback
 
 AnyTask = Task[..., Any]
 
@@ -117,7 +117,7 @@ def build_error_outcome(
 ) -> TaskOutcome:
     """Build a "fail", "reject" or "crash" outcome from an exception."""
     text = clean_text(message or _format_error_message(error), MAX_ERROR_MESSAGE_CHARS)
-    lines = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
+    lines = format_traceback(error)[-MAX_TRACEBACK_CHARS:]
     # The minimum wait that a remote service asked for, if the exception carries it.
     pause: object = getattr(error, "retry_after", None)
     body = _encode_outcome_body(
@@ -148,8 +148,8 @@ def _format_error_message(error: BaseException) -> str:
 
 def compute_fingerprint(error: BaseException) -> str:
     """Return the type and code location of an exception, to group failures by cause."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else "?"
+    frame = find_last_frame(error)
+    place = "?" if frame is None else f"{os.path.basename(frame[0])}:{frame[1]}"  # noqa: PTH119  (a name, in a hot path)
     return clean_text(f"{type(error).__qualname__} {place}", MAX_FINGERPRINT_CHARS)
 
 

@@ -32,12 +32,21 @@ class ProgressReporter:
         self._worker = worker
         self._attempts = attempts
         self._failures = ServiceFailureReporter("progress reporter")
+        self._has_work = asyncio.Event()
 
     async def run(self, ended: threading.Event) -> None:
         while not ended.is_set():
+            if not self._attempts():  # sleep until a tick of the heartbeat finds attempts
+                self._has_work.clear()
+                await self._has_work.wait()
             if self._list_attempts_with_new_progress():
                 await self._report_until_idle(ended)
             await asyncio.sleep(PROGRESS_REPORT_INTERVAL_S)
+
+    def wake_if_needed(self, *, ending: bool = False) -> None:
+        """Wake the reporter if there are attempts, or if it has to end. Called in its event loop."""
+        if ending or (not self._has_work.is_set() and self._attempts()):
+            self._has_work.set()
 
     async def _report_until_idle(self, ended: threading.Event) -> None:
         try:

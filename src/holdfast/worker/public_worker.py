@@ -8,15 +8,19 @@ import random
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
+from copy import copy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
 from holdfast import webhooks
+from holdfast.alerts import delivery
 from holdfast.client import Client, open_client_database
 from holdfast.definitions.consumers import Consumer
 from holdfast.definitions.lifespan import Lifespan
 from holdfast.definitions.schedules import Schedule, ScheduledTask
 from holdfast.definitions.tasks import Task
+from holdfast.definitions.validation import parse_duration
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database
 from holdfast.errors import (
@@ -38,6 +42,7 @@ from holdfast.worker.runtime import (
     RunUntil,
     WorkerRuntime,
 )
+from holdfast.worker.shard_workers import ShardWorkers
 
 MAX_DATABASE_WAIT_PAUSE_S: Final = 2.0
 _CHILD_COMMAND: Final = (sys.executable, "-u", "-m", "holdfast.worker.child_main")
@@ -90,7 +95,7 @@ class Worker:
         until: "stopped"; "drained" to return when no task is ready; "once" to return after one claim
         max_tasks: return after this many tasks
         source: name of the application, stored with its task types and schedules (default: "app")
-        deliver_webhooks: also run the tasks that deliver webhooks (default: unless `queues` is set)
+        deliver_webhooks: also deliver webhooks and notifications of alerts (default: unless `queues` is set)
         child_command: command that starts a child process for `process=True` tasks (default: one that imports
             the modules of the tasks)
         wait_for_database: wait while the database cannot be reached; False raises `DatabaseUnavailableError`
@@ -107,7 +112,7 @@ class Worker:
         state: Any = None,
         queues: Sequence[str | QueueShare] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
-        grace: timedelta = DEFAULT_STOP_GRACE,
+        grace: timedelta | float = DEFAULT_STOP_GRACE,
         until: RunUntil = "stopped",
         max_tasks: int | None = None,
         source: str = "app",
@@ -125,13 +130,16 @@ class Worker:
                 "The worker has no tasks and no consumers.", fix="Pass tasks=[...].", field="tasks"
             )
         self._schedules = _collect_schedules(schedules, self._tasks.values())
+        self._concurrency = concurrency
+        self._shard_workers: ShardWorkers | None = None
+        self._health_port_offset = 0
         self._source = source
         self._wait_for_database = wait_for_database
         self._deliver_webhooks = not queues if deliver_webhooks is None else deliver_webhooks
         self._options = RuntimeOptions(
             queues=list(queues or ()),
             concurrency=concurrency,
-            grace=grace,
+            grace=parse_duration(grace, "grace"),
             state=state,
             lifespan=lifespan,
             until=until,
@@ -146,6 +154,12 @@ class Worker:
         self._running: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
+        if self._client.shard_numbers:
+            self._loop = asyncio.get_running_loop()
+            self._shard_workers = ShardWorkers(
+                self._client, self._schedules, self._concurrency, self._create_shard_worker
+            )
+            return self
         async with AsyncExitStack() as resources:
             await self._open_runtime(resources)
             self._resources = resources.pop_all()
@@ -167,6 +181,9 @@ class Worker:
 
     async def run(self) -> None:
         """Run tasks until `stop` is called, then finish or release running tasks and return."""
+        if self._shard_workers is not None:
+            await self._run_shard_workers(self._shard_workers)
+            return
         if self._runtime is None and self._stopping:  # stopped while it waited for the database
             return
         runtime = self._get_runtime()
@@ -174,7 +191,7 @@ class Worker:
             raise RefusedError("This worker runs already.", fix="Create another worker.")
         self._running = asyncio.get_running_loop().create_future()
         try:
-            with monitor_worker(runtime, self._client.settings):
+            with monitor_worker(runtime, self._build_monitoring_settings()):
                 await runtime.run(self._stop_event)
         finally:
             self._running.set_result(None)
@@ -189,7 +206,36 @@ class Worker:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._request_stop, graceful)
 
+    async def _run_shard_workers(self, workers: ShardWorkers) -> None:
+        self._running = asyncio.get_running_loop().create_future()
+        try:
+            await workers.run()
+        finally:
+            self._running.set_result(None)
+
+    def _create_shard_worker(self, number: int, slots: int, schedules: Sequence[Schedule]) -> Worker:
+        """Return a worker like this one for one shard, with its share of the slots."""
+        worker = copy(self)
+        worker._client = self._client.shard(number)
+        worker._schedules = list(schedules)
+        worker._options = {**self._options, "concurrency": slots}
+        worker._resources = AsyncExitStack()
+        worker._shard_workers = None
+        worker._stop_event = asyncio.Event()
+        worker._running = None
+        worker._health_port_offset = self._client.shard_numbers.index(number)
+        return worker
+
+    def _build_monitoring_settings(self) -> Settings:
+        """Return the settings with the health port of this worker: each shard has the next one."""
+        settings = self._client.settings
+        if not settings.health_port:
+            return settings
+        return replace(settings, health_port=settings.health_port + self._health_port_offset)
+
     def _request_stop(self, graceful: bool) -> None:
+        if self._shard_workers is not None:
+            self._shard_workers.stop(graceful=graceful)
         if not graceful and self._runtime is not None:
             self._runtime.end_grace()
         self._stop_event.set()
@@ -207,6 +253,7 @@ class Worker:
         tasks = dict(self._tasks)
         if self._deliver_webhooks:
             tasks = webhooks.add_webhook_delivery_task(tasks, (), database)
+            tasks.setdefault(delivery.ALERT_TASK_TYPE, delivery.build_alert_task(database))
         self._runtime = WorkerRuntime(database, tasks, self._consumers, **self._options)
         if self._stopping:
             self._stop_event.set()

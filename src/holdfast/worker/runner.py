@@ -24,6 +24,7 @@ from holdfast.worker.outcomes import (
     build_result_outcome,
     build_stop_outcome,
 )
+from holdfast.worker.plain_function_context import mark_plain_function
 from holdfast.worker.thread_pool import TaskThreadPool
 
 
@@ -51,6 +52,8 @@ async def run_task(
             on_begin()
         if task.is_async:
             return build_result_outcome(await task.function(*context, **arguments))
+        if attempt.context is not None:
+            mark_plain_function(attempt.context)
         attempt.on_stop = leave_thread_running
         return build_result_outcome(await threads.run(partial(task.function, *context, **arguments)))
     except asyncio.CancelledError as interruption:

@@ -33,7 +33,12 @@ from holdfast.worker.fetcher import TaskFetcher
 from holdfast.worker.files import TaskFiles
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.lifespan import Lifespan, StoppedBeforeStart, open_lifespan
-from holdfast.worker.maintenance import DatabaseRestarter, PeriodicMaintenance, UrgentMaintenance
+from holdfast.worker.maintenance import (
+    AlertEvaluation,
+    DatabaseRestarter,
+    PeriodicMaintenance,
+    UrgentMaintenance,
+)
 from holdfast.worker.messages.consumers import AnyConsumer, ConsumerLoops
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.outcomes import AnyTask
@@ -105,7 +110,13 @@ class WorkerRuntime:
         self.contexts = ContextFactory(database, state=options.get("state"), files=files)
         self._child_pool = self._create_child_pool(options)
         self._executor = TaskExecutor(
-            self._tasks, self._fetcher.running, self._outbox, self._threads, self._child_pool, self.contexts
+            self._tasks,
+            self._fetcher.running,
+            self._outbox,
+            self._threads,
+            self._child_pool,
+            self.contexts,
+            concurrency,
         )
         self._consumers = ConsumerLoops(database, consumers, self._is_listener_working)
         self._heartbeat = Heartbeat(
@@ -118,6 +129,7 @@ class WorkerRuntime:
         )
         self._maintenance = PeriodicMaintenance(database, self._is_busy, files.try_sweep_files)
         self._urgent_maintenance = UrgentMaintenance(database, self._is_listener_working)
+        self._alert_evaluation = AlertEvaluation(database)
         self._database_restarter = DatabaseRestarter(
             options.get("restart_database"), self._is_database_unreachable
         )
@@ -133,6 +145,7 @@ class WorkerRuntime:
         }
         self._stop_requested: asyncio.Event | None = None
         self._connect_parts(options)
+        self._heartbeat.has_consumers = bool(consumers)  # messages do not end a long wait for the next tick
 
     def _create_child_pool(self, options: RuntimeOptions) -> ChildProcessPool | None:
         command = options.get("child_command")
@@ -160,6 +173,7 @@ class WorkerRuntime:
         if self._child_pool is not None:
             self._child_pool.heartbeat = self._heartbeat
         self._fetcher.sink = self
+        self._executor.on_waited_too_long = self._fetcher.stop_prefetch
         self._fetcher.heartbeat_link = self._heartbeat.link
         self._heartbeat.link.on_answer_after_silence = self._fetcher.wake_up
         self._fetcher.listener_works = self._is_listener_working
@@ -186,6 +200,8 @@ class WorkerRuntime:
 
     def start_attempts(self, tasks: Sequence[LeasedTask], sent_at: float) -> None:
         self._executor.start_attempts(tasks, sent_at)
+        if tasks:
+            self._heartbeat.ticks.end_long_wait()
         if self._until == "once" and tasks:
             self._fetcher.remaining_claims = 0
         if self._fetcher.remaining_claims is not None and self._fetcher.remaining_claims <= 0:
@@ -216,6 +232,7 @@ class WorkerRuntime:
         self._consumers.start()
         self._maintenance.start()
         self._urgent_maintenance.start()
+        self._alert_evaluation.start()
         self._database_restarter.start()
         self._keep_spare_children()
         telemetry.emit("worker.started", worker=self.name, **self._start_fields)
@@ -249,9 +266,11 @@ class WorkerRuntime:
     async def _shut_down(self) -> None:
         """Stop the worker: let attempts finish within the grace, release the others, send all outcomes."""
         self._fetcher.claiming = False
+        self._executor.release_waiting_attempts()
         self._consumers.stop_reading()
         await self._maintenance.stop()
         await self._urgent_maintenance.stop()
+        await self._alert_evaluation.stop()
         await self._database_restarter.stop()
         await self._listener.stop()
         await self._wait_until_idle(lambda: self._grace)
@@ -331,7 +350,7 @@ class WorkerRuntime:
             "version": __version__,
             "slots": self._start_fields["concurrency"],
             "listening": self._database.settings.listen != "off",
-            "running": len(self._fetcher.running),
+            "running": len(self._fetcher.running) - self._executor.waiting_count,
             "ended": self._executor.ended_count,
             "loop_lag_ms": round(self._heartbeat.loop_lag_s * 1000),
             "blocked": self._heartbeat.blocked_loop_report,

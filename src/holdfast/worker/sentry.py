@@ -7,6 +7,7 @@ messages, local variables and breadcrumbs.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,8 @@ from holdfast import telemetry
 from holdfast.errors import Reject, SettingsError
 from holdfast.redaction import MASK_TEXT, SecretMasker, is_secret_field
 from holdfast.settings import Secret
+
+_log = logging.getLogger("holdfast.worker")
 
 SENTRY_TAG_FIELDS = ("name", "job", "task", "attempt")
 VARIABLE_FIELDS = ("vars", "extra", "data")
@@ -57,8 +60,15 @@ def start_error_reports(dsn: Secret | None) -> Callable[[], None]:
 
 
 def _mask_event(masker: SecretMasker, event: Any, _: object) -> Any:
-    """Return an event of Sentry without secrets. Sentry calls it before it sends the event."""
-    return _mask_part(masker, event, has_variables=False)
+    """Return an event of Sentry without secrets. Sentry calls it before it sends the event.
+
+    An event that cannot be masked is replaced: Sentry sends an event whose processor fails as it was.
+    """
+    try:
+        return _mask_part(masker, event, has_variables=False)
+    except Exception as error:
+        _log.error("an event for Sentry could not be masked: %s", type(error).__name__)
+        return {"message": f"An event could not be masked: {type(error).__name__}", "level": "error"}
 
 
 def _mask_part(masker: SecretMasker, value: Any, *, has_variables: bool) -> Any:

@@ -4,13 +4,18 @@ Async functions run on the event loop and plain functions in threads. Tasks with
 processes, and so do suspects: tasks that ran in a process that died. One timer serves all time limits. If an
 attempt does not end within the overtime after its time limit, the executor gives it up: the attempt has
 failed and its slot is free, even if its code still runs.
+
+Attempts beyond the concurrency wait and start when another one ends. If they wait for too long they are
+released, so that another worker runs them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import msgspec
@@ -35,6 +40,8 @@ from holdfast.worker.runner import leave_thread_running, run_task
 from holdfast.worker.thread_pool import TaskThreadPool
 
 MAX_OVERTIME_S: Final = 2.0
+MAX_WAIT_FOR_SLOT_S: Final = 0.25
+WAIT_CHECK_INTERVAL_S: Final = 0.1
 
 
 class ChildProcessHost(Protocol):
@@ -54,6 +61,7 @@ class TaskExecutor:
         threads: TaskThreadPool,
         child_processes: ChildProcessHost | None,
         contexts: ContextFactory,
+        concurrency: float = float("inf"),
     ) -> None:
         self._tasks = tasks
         self._running = running
@@ -66,6 +74,11 @@ class TaskExecutor:
         self._tracing = contexts.tracing
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._concurrency = concurrency
+        self._active_count = 0
+        self._waiting: deque[Attempt] = deque()
+        self._wait_timer: asyncio.TimerHandle | None = None
+        self.on_waited_too_long: Callable[[], None] = lambda: None
         self.started_count = 0
         self.ended_count = 0
 
@@ -87,10 +100,8 @@ class TaskExecutor:
         return self._places[claimed.type][claimed.suspect]
 
     def start_attempts(self, tasks: Sequence[LeasedTask], claim_sent_at: float) -> None:
-        """Start an attempt for each claimed task and return without waiting."""
+        """Start an attempt for each claimed task, or let it wait for a slot, and return without waiting."""
         now = time.monotonic()
-        create_task = asyncio.get_running_loop().create_task
-        shortest_timeout_s = float("inf")
         for claimed in tasks:
             task = self._tasks[claimed.type]
             place = self.choose_place(claimed)
@@ -99,11 +110,58 @@ class TaskExecutor:
             attempt = Attempt(claimed, task, context, started_at=now, renewed_at=claim_sent_at)
             attempt.place = place
             self._running.add_attempt(attempt)
-            shortest_timeout_s = min(shortest_timeout_s, claimed.timeout_s)
-            attempt.runner = create_task(self._run_attempt(attempt))
-        self.started_count += len(tasks)
-        if now + shortest_timeout_s < self._timer_at:
-            self._set_time_limit_timer(now + shortest_timeout_s)
+            if self._active_count < self._concurrency:
+                self._start_attempt(attempt, now)
+            else:
+                attempt.on_stop = partial(self._end_waiting_attempt, attempt)
+                self._waiting.append(attempt)
+        if self._waiting and self._wait_timer is None:
+            self._check_waiting_later()
+
+    def _start_attempt(self, attempt: Attempt, now: float) -> None:
+        self._active_count += 1
+        self.started_count += 1
+        attempt.started_at = now
+        if now + attempt.claimed.timeout_s < self._timer_at:
+            self._set_time_limit_timer(now + attempt.claimed.timeout_s)
+        attempt.runner = asyncio.get_running_loop().create_task(self._run_attempt(attempt))
+
+    # Attempts that wait for a slot
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def _start_waiting_attempts(self) -> None:
+        while self._waiting and self._active_count < self._concurrency:
+            attempt = self._waiting.popleft()
+            if not attempt.ended:
+                attempt.on_stop = None
+                self._start_attempt(attempt, time.monotonic())
+
+    def _end_waiting_attempt(self, attempt: Attempt, _: str) -> None:
+        """End an attempt that was stopped while it waited: cancelled, released, or its lease is lost."""
+        self._end_attempt(attempt, build_stop_outcome(attempt))
+
+    def release_waiting_attempts(self) -> None:
+        """Give back the tasks that wait for a slot. Nothing is charged, because nothing of them has run."""
+        while self._waiting:
+            self._waiting.popleft().stop(STOP_REASON_RELEASED)
+
+    def _check_waiting_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._wait_timer = loop.call_later(WAIT_CHECK_INTERVAL_S, self._check_waiting_attempts)
+
+    def _check_waiting_attempts(self) -> None:
+        """Give back all waiting tasks if the first one has waited for too long."""
+        self._wait_timer = None
+        if self._waiting and time.monotonic() > self._waiting[0].started_at + MAX_WAIT_FOR_SLOT_S:
+            self.release_waiting_attempts()
+            self.on_waited_too_long()
+        if self._waiting:
+            self._check_waiting_later()
+
+    # Attempts that run
 
     async def _run_attempt(self, attempt: Attempt) -> None:
         context = attempt.context
@@ -151,6 +209,8 @@ class TaskExecutor:
             return
         attempt.ended = True
         self.ended_count += 1
+        if attempt.runner is not None:
+            self._active_count -= 1
         claimed = attempt.claimed
         event = None
         if telemetry.has_subscribers("task.finished"):
@@ -172,12 +232,15 @@ class TaskExecutor:
                 event,
             )
         self._running.remove_attempt(attempt)
+        if self._waiting:
+            self._start_waiting_attempts()
 
     def close(self) -> None:
-        """Stop the timer that enforces time limits."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Stop the timers."""
+        for timer in (self._timer, self._wait_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._wait_timer = None
 
     # Time limits
 
@@ -192,6 +255,8 @@ class TaskExecutor:
         now = time.monotonic()
         next_check_at = float("inf")
         for attempt in self._running.list_attempts():
+            if attempt.is_waiting:
+                continue
             deadline = attempt.time_limit_at
             if now >= deadline + MAX_OVERTIME_S:
                 self._give_up_attempt(attempt)
