@@ -14,7 +14,12 @@ from holdfast.extras import require_extra
 
 with require_extra("The HTTP server"):
     from holdfast.server.api.app import create_app
-    from holdfast.server.api.event_frames import EventFrame, FrameBuilder, encode_event_frames
+    from holdfast.server.api.event_frames import (
+        EndFrameBuilder,
+        EventFrame,
+        FrameBuilder,
+        encode_event_frames,
+    )
     from holdfast.server.api.event_hub import EventSubscription
     from holdfast.server.api.event_streams import (
         EventStreamResponse,
@@ -63,6 +68,7 @@ __all__ = [
     "AppServices",
     "Caller",
     "DashboardUser",
+    "EndFrameBuilder",
     "Endpoint",
     "EventFrame",
     "EventStreamResponse",

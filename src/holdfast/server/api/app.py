@@ -15,12 +15,14 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from holdfast import settings as settings_module
+from holdfast.client.redirection import redirectable_objects
 from holdfast.definitions.job_types import JobType, index_job_types
 from holdfast.definitions.tasks import Task
 from holdfast.engine import embedded
 from holdfast.engine.connection import Database
 from holdfast.errors import HoldfastError
 from holdfast.server.api import (
+    alerts,
     audit_log,
     batches,
     browser_client,
@@ -43,6 +45,7 @@ from holdfast.server.api import (
     search,
     sessions,
     uploads,
+    user_session,
     webhooks,
     workers,
 )
@@ -55,9 +58,11 @@ from holdfast.server.api.middleware import (
 )
 from holdfast.server.api.priority_routes import PriorityRoute
 from holdfast.server.api.problem_responses import handle_holdfast_error, handle_http_exception
-from holdfast.server.api.services import AppServices
+from holdfast.server.api.services import AppServices, ShardServices
+from holdfast.server.api.shard_requests import ShardRequestMiddleware
 from holdfast.settings import Settings
 from holdfast.storage import ObjectStore
+from holdfast.tracing import get_tracing
 
 TaskCollection: TypeAlias = Iterable[Task[..., Any]] | Mapping[str, Task[..., Any]]
 CORS_MAX_AGE_S = 600
@@ -76,11 +81,11 @@ def create_app(  # noqa: PLR0913  (the parts of an application, by name)
 ) -> Starlette:
     """Create the HTTP API as a Starlette application, to run with an ASGI server or to mount in your own.
 
-    - `settings`: defaults to the settings in the environment. If they name no database, the embedded
-      PostgreSQL starts here. Otherwise nothing is opened before the first request, so you can create the
-      application at import time.
+    - `settings`: defaults to the settings in the environment. If they name shards, the application serves
+      all of them. If they name no database, the embedded PostgreSQL starts here. Otherwise nothing is opened
+      before the first request, so you can create the application at import time.
     - `database`, `store`: a connection pool and an object store that you opened. The application does not
-      close them.
+      close them. Without `database`, tests with the fixture `hf` give it the database of the test.
     - `job_types`: the job types that clients may start.
     - `tasks`: tasks whose queue is used when a client starts them by their type.
     - `routes`: your own routes. They come after the built-in ones, except for `PriorityRoute`.
@@ -102,14 +107,17 @@ def create_app(  # noqa: PLR0913  (the parts of an application, by name)
     >>> app = create_app(job_types=[report], dashboard=create_dashboard)  # uvicorn module:app
     """
     settings = settings or settings_module.load_settings()
-    services = AppServices.create(
-        database or Database(embedded.locate_database(settings)[0], settings),
+    redirection = redirectable_objects.current
+    if database is None and redirection is not None:
+        settings = redirection.adapt_settings(settings)
+    services = _create_services(
         settings,
+        database,
+        tuple(metric_sources),
         store=store,
         job_types=index_job_types(job_types),
         tasks=_index_tasks_by_type(tasks),
     )
-    services.metric_sources = tuple(metric_sources)
     app = Starlette(
         routes=[
             *_order_routes_by_priority([*_list_built_in_routes(), *routes]),
@@ -120,7 +128,24 @@ def create_app(  # noqa: PLR0913  (the parts of an application, by name)
         lifespan=_create_lifespan(services, owns_database=database is None),
     )
     app.state.holdfast = services
+    if database is None and services.shards is None:
+        redirectable_objects.register(services)
     return app
+
+
+def _create_services(
+    settings: Settings, database: Database | None, metric_sources: tuple[MetricSource, ...], **parts: Any
+) -> AppServices:
+    """Create the services of the application: those of its database, or of its first shard."""
+    if database is None and settings.shards is not None:
+        shards = ShardServices.create(settings, **parts)
+        for services in shards.by_number.values():
+            services.metric_sources = metric_sources
+        return shards.first
+    database = database or Database(embedded.locate_database(settings)[0], settings)
+    services = AppServices.create(database, settings, **parts)
+    services.metric_sources = metric_sources
+    return services
 
 
 def build_openapi_document() -> dict[str, Any]:
@@ -142,11 +167,13 @@ def _list_built_in_routes() -> list[BaseRoute]:
         schedules.build_schedule_routes(),
         queues.build_queue_routes(),
         limits.build_limit_routes(),
+        alerts.build_alert_routes(),
         erasures.build_erasure_routes(),
         workers.build_worker_routes(),
         messages.build_message_routes(),
         keys.build_service_key_routes(),
         sessions.build_session_routes(),
+        user_session.build_user_session_routes(),
         audit_log.build_audit_log_routes(),
         webhooks.build_webhook_routes(),
         inbound_webhooks.build_inbound_webhook_routes(),
@@ -180,10 +207,12 @@ def _build_dashboard_routes(dashboard: Any, services: AppServices) -> list[BaseR
 def _build_middleware(settings: Settings, services: AppServices) -> list[Middleware]:
     return [
         *_build_cors_middleware(settings),
-        Middleware(RequestTelemetryMiddleware),
+        Middleware(RequestTelemetryMiddleware, tracing=get_tracing(settings.tracing)),
         Middleware(SecurityHeadersMiddleware),
         Middleware(RequestTimeoutMiddleware, timeout_s=settings.api_timeout.total_seconds()),
-        Middleware(AppServicesMiddleware, services=services),
+        Middleware(AppServicesMiddleware, services=services)
+        if services.shards is None
+        else Middleware(ShardRequestMiddleware, shards=services.shards),
     ]
 
 
@@ -210,11 +239,17 @@ def _create_lifespan(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         services.metrics.start()
+        all_services = [services] if services.shards is None else services.shards.by_number.values()
+        for each in all_services:
+            each.alerts.start()
         try:
             yield
         finally:
-            await services.close()
-            if owns_database:
+            if services.shards is not None:
+                await services.shards.close()
+            else:
+                await services.close()
+            if services.shards is None and owns_database:
                 await services.database.close()
 
     return lifespan

@@ -24,6 +24,7 @@ from holdfast.server.api.jobs import EventStreamQuery, StreamTicketView, create_
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query
+from holdfast.server.api.shard_requests import use_submit_shard
 from holdfast.server.api.stream_sources import read_batch_without_files
 
 NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -82,6 +83,7 @@ async def open_batch(request: Request) -> Response:
         raise HTTPException(403, "Only services may set callback and owner")
     if body.callback is not None:
         _validate_batch_callback(body.callback)
+    await use_submit_shard(request, {"owner": body.owner}, caller.owner)
     async with transaction_as_caller(request) as connection:
         batch_id = await jobs.open_batch(connection, body.name, callback=body.callback, owner=body.owner)
         return json_response(_build_batch_view(await jobs.get_batch(connection, batch_id)), 201)
@@ -184,7 +186,7 @@ async def create_batch_stream_ticket(request: Request) -> Response:
     batch_id = parse_path_uuid(request)
     async with transaction_as_caller(request) as connection:
         ensure_exists(await jobs.get_batch(connection, batch_id), f"Batch {batch_id}")
-    return await create_stream_ticket_response(request, batch_id)
+    return await create_stream_ticket_response(request, batch_id, f"/api/batches/{batch_id}/events")
 
 
 async def build_batch_manifest(

@@ -1,8 +1,8 @@
-"""Convert stored events of jobs and batches to frames of a server-sent event stream (format version 1)."""
+"""Convert stored events of jobs and batches to frames of a server-sent event stream (format version 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
@@ -12,7 +12,7 @@ import msgspec
 from holdfast.model import ENDED_STATUSES, Json
 from holdfast.server.api.job_views import redact_error
 
-EVENT_FORMAT_VERSION = 1
+EVENT_FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ FrameBuilder: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], Sequen
 `artifact`. Return no frames for a kind that you do not know.
 """
 
+EndFrameBuilder: TypeAlias = Callable[[dict[str, Any], "list[Any]"], Awaitable[Sequence[EventFrame]]]
+"""An asynchronous function `(job, files) -> frames` that builds the last frames of a job's stream."""
+
 
 def build_job_frames(kind: str, body: dict[str, Json], job: dict[str, Json]) -> Sequence[EventFrame]:
     """Convert a stored job event to frames of an event stream, in the format of the API."""
@@ -43,12 +46,14 @@ def build_job_frames(kind: str, body: dict[str, Json], job: dict[str, Json]) -> 
     if kind == "end":
         return [EventFrame("end", build_job_end_body(body["job"], body["artifacts"]))]
     if kind == "tasks":
-        tasks = [EventFrame("task", {"name": name, "state": state}) for name, state in body["tasks"].items()]
+        tasks = [
+            EventFrame("task", {"name": name, "status": status}) for name, status in body["tasks"].items()
+        ]
         return [*tasks, EventFrame("progress", {"percent": body.get("percent"), "task": None})]
     if kind == "job":
         # The end of a job has a frame of its own.
-        state = {"state": body.get("status"), "percent": body.get("percent")}
-        return [] if body.get("status") in ENDED_STATUSES else [EventFrame("state", state)]
+        status = {"status": body.get("status"), "percent": body.get("percent")}
+        return [] if body.get("status") in ENDED_STATUSES else [EventFrame("status", status)]
     if kind == "progress":
         return [EventFrame("progress", {**body, "eta_s": estimate_remaining_s(job, body.get("percent"))})]
     return [EventFrame(kind, body)]
@@ -76,7 +81,7 @@ def build_batch_frames(kind: str, body: dict[str, Json], batch: dict[str, Json])
 def _build_batch_counts(batch: dict[str, Json]) -> dict[str, Json]:
     total, ended = batch["total"], batch["ended"]
     return {
-        "state": batch["status"],
+        "status": batch["status"],
         "percent": round(100 * ended / total, 1) if total else None,
         "total": total,
         "ended": ended,
@@ -92,7 +97,7 @@ def build_job_snapshot(job: dict[str, Json], files: list[Json], *, resync: bool 
         "v": EVENT_FORMAT_VERSION,
         "job": job["id"],
         "type": job["type"],
-        "state": job["status"],
+        "status": job["status"],
         "attempt": max((task["attempt"] for task in job["tasks"]), default=0),
         "percent": progress["percent"],
         "phase": progress["phase"],
@@ -112,9 +117,9 @@ def build_job_snapshot(job: dict[str, Json], files: list[Json], *, resync: bool 
 def build_job_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Json]:
     """Build the body of the `end` event, the last event of a job's event stream."""
     return {
-        "state": job["status"],
+        "status": job["status"],
         "percent": job["progress"]["percent"],
-        "result": job["output"],
+        "output": job["output"],
         "error": job["error"],
         "artifacts": len(files),
         "files": files,
@@ -127,7 +132,7 @@ def _build_task_frame_body(task: dict[str, Json]) -> dict[str, Json]:
     return {
         "id": task["id"],
         "name": task["name"],
-        "state": task["status"],
+        "status": task["status"],
         "attempt": task["attempt"],
         "percent": task["progress"]["percent"],
         "error": task["error"],

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from holdfast.model import ENDED_STATUSES, Json
 from holdfast.server.api.event_frames import (
+    EndFrameBuilder,
     EventFrame,
     FrameBuilder,
     encode_event_frames,
@@ -50,11 +51,17 @@ class EventStreamSession:
     """State of one open event stream: the last sent event and the progress that waits."""
 
     def __init__(
-        self, job: dict[str, Json], viewer: StreamViewer, build_frames: FrameBuilder, read: JobOrBatchReader
+        self,
+        job: dict[str, Json],
+        viewer: StreamViewer,
+        build_frames: FrameBuilder,
+        read: JobOrBatchReader,
+        build_end_frames: EndFrameBuilder | None = None,
     ) -> None:
         self._job = job
         self._viewer = viewer
         self._build_frames = build_frames
+        self._build_end_frames = build_end_frames
         self._read = read
         self._last_seq = 0
         self._is_ending = False  # an event told the end of the job; `end` follows after its files
@@ -79,7 +86,7 @@ class EventStreamSession:
             for frame in self._generate_event_frames(event):
                 yield frame
         if self._job["status"] in ENDED_STATUSES:
-            yield self._encode_end_frame(self._job)
+            yield await self._encode_end_frame(self._job)
             return
         async for frame in self._generate_live_frames(subscription):
             yield frame
@@ -99,7 +106,7 @@ class EventStreamSession:
             for frame in self._generate_due_progress():
                 yield frame
             if ended is not None:
-                yield self._encode_end_frame(ended)
+                yield await self._encode_end_frame(ended)
                 return
             if time.monotonic() >= pinged_at + STREAM_PING_INTERVAL_S:
                 pinged_at = time.monotonic()
@@ -172,9 +179,12 @@ class EventStreamSession:
         has_last_seq = self._job["status"] in ENDED_STATUSES or self._job["event_seq"] == 0
         return b"".join(encode_event_frames(frames, None if has_last_seq else self._job["event_seq"]))
 
-    def _encode_end_frame(self, job: dict[str, Json]) -> bytes:
+    async def _encode_end_frame(self, job: dict[str, Json]) -> bytes:
         redacted = self._viewer.redact_job(job)
-        frames = self._build_frames("end", {"job": redacted, "artifacts": job["files"]}, redacted)
+        if self._build_end_frames is not None:
+            frames = await self._build_end_frames(redacted, job["files"])
+        else:
+            frames = self._build_frames("end", {"job": redacted, "artifacts": job["files"]}, redacted)
         return b"".join(encode_event_frames(frames, max(job["event_seq"], self._last_seq)))
 
     def encode_access_end_frame(self, reason: str) -> bytes:

@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, TooManyRequestsError
 from holdfast.model import ENDED_STATUSES, Json
-from holdfast.server.api.event_frames import FrameBuilder, build_job_frames
+from holdfast.server.api.event_frames import EndFrameBuilder, FrameBuilder, build_job_frames
 from holdfast.server.api.event_hub import EventSubscription, StoredStreamEvent
 from holdfast.server.api.event_session import EventStreamSession
 from holdfast.server.api.json_responses import ensure_exists
@@ -52,14 +52,17 @@ async def stream_events(
     job_id: UUID,
     *,
     build_frames: FrameBuilder = build_job_frames,
+    build_end_frames: EndFrameBuilder | None = None,
     read: JobOrBatchReader = read_job_with_files,
     noun: str = "job",
 ) -> Response:
     """Return a response that streams the events of a job as server-sent events.
 
     `build_frames` converts events to frames, if you want another format than that of the API. Progress is
-    merged to four frames per second unless it has an attribute `merge_progress` that is False. `read` reads
-    something else than a job, and `noun` names it in the 404 response.
+    merged to four frames per second unless it has an attribute `merge_progress` that is False.
+    `build_end_frames` is an asynchronous function that builds the last frames instead, from the job and its
+    files, for example with links to the files. `read` reads something else than a job, and `noun` names it
+    in the 404 response.
 
     >>> from starlette.requests import Request
     >>> from starlette.responses import Response
@@ -94,7 +97,7 @@ async def stream_events(
         close_stream()
         return Response(media_type=EventStreamResponse.media_type, headers=viewer.headers)
     hub.start_delivery_after(job_id, job["event_seq"])
-    session = EventStreamSession(job, viewer, build_frames, read)
+    session = EventStreamSession(job, viewer, build_frames, read, build_end_frames)
     return EventStreamResponse(
         session.generate_frames(subscription, after, missed),
         viewer.headers,

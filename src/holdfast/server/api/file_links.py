@@ -18,6 +18,7 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.services import AppServices, get_services
 from holdfast.storage import ObjectStore
 from holdfast.storage.file_names import format_content_disposition
+from holdfast.storage.public_links import build_public_link
 from holdfast.storage.signed_links import FileLinkSigner, SignedFileLink, check_link_lifetime
 
 # A file that a browser shows runs no script and cannot reach anything of this origin.
@@ -45,7 +46,7 @@ async def create_file_link(
         lifetime = max(min(check_link_lifetime(lifetime), remaining), timedelta(seconds=1))
         return await store.sign_url(file.key, lifetime)
     signed = _create_link_signer(services).create_token(file, lifetime, inline=inline)
-    return f"{request.scope.get('root_path', '')}/files/{quote(signed)}"
+    return build_public_link(services.settings, f"/files/{quote(signed)}")
 
 
 @api_operation(
@@ -80,10 +81,7 @@ async def serve_signed_file(request: Request) -> Response:
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers)
     chunks = _read_file_chunks(services.get_store(), file, start, end)
-    # The first chunk is read before the response starts, so that an unavailable store gives an error
-    # response.
-    first = await anext(chunks, b"")
-    return StreamingResponse(_prepend_chunk(first, chunks), status, headers)
+    return StreamingResponse(await read_first_chunk(chunks), status, headers)
 
 
 def _build_file_headers(grant: SignedFileLink, file: Artifact) -> dict[str, str]:
@@ -127,6 +125,14 @@ async def _read_file_chunks(
                 yield chunk
     except NotFoundError:
         raise GoneError("The file was deleted.") from None
+
+
+async def read_first_chunk(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Read the first chunk of a file and return the whole file.
+
+    Before the response starts, a missing file or an unavailable store can still become an error response.
+    """
+    return _prepend_chunk(await anext(chunks, b""), chunks)
 
 
 async def _prepend_chunk(first: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

@@ -25,6 +25,7 @@ from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_path_uuid, parse_query
 from holdfast.server.api.services import get_services
 from holdfast.server.api.zip_archives import ZipEntry, make_zip_entry, zip_response
+from holdfast.storage.public_links import build_public_link
 
 FILES_PER_ZIP_QUERY = 50
 _FILE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "files", "scope": "files"}
@@ -147,7 +148,9 @@ async def list_job_files(request: Request) -> Response:
 
 def _build_artifact_view(request: Request, file: Artifact) -> ArtifactView:
     fields = {name: getattr(file, name) for name in ArtifactView.__struct_fields__ if name != "url"}
-    return ArtifactView(**fields, url=f"{request.scope.get('root_path', '')}/api/artifacts/{file.id}")
+    return ArtifactView(
+        **fields, url=build_public_link(get_services(request).settings, f"/api/artifacts/{file.id}")
+    )
 
 
 @api_operation(

@@ -1,8 +1,9 @@
 """Identify the caller of a request and run queries with the caller's rights.
 
-A request carries a bearer token, an `apikey` header (as Supabase clients send it) or a cookie, if the setting
-`jwt_cookie` names one. A service key identifies a service. A signed token identifies a user. A request
-without a credential is anonymous. A request with an invalid credential is rejected with 401.
+A request carries a bearer token, an `apikey` header (as Supabase clients send it), a cookie, if the setting
+`jwt_cookie` names one, or the cookie of a session (user_session.py). A service key identifies a service. A
+signed token or a session identifies a user. A request without a credential is anonymous. A request with an
+invalid credential is rejected with 401.
 
 `transaction_as_caller(request)` opens a transaction in which the database role and the token claims are
 local settings. The row-level security of the database therefore decides what the caller can see, and the
@@ -11,22 +12,28 @@ settings do not leak to the next user of a pooled connection.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from holdfast.engine import access
 from holdfast.engine.access import ALL_SCOPES_WILDCARD
-from holdfast.engine.connection import Connection
+from holdfast.engine.connection import Connection, Database
 from holdfast.errors import DatabasePermissionError, RefusedError
+from holdfast.model import Json
+from holdfast.server.api.replica_reads import ReadSource
 from holdfast.server.api.services import get_services
 from holdfast.server.api.token_verification import UnauthenticatedError
+from holdfast.server.api.user_session_store import USER_SESSION_COOKIE
 
+T = TypeVar("T")
 CallerKind: TypeAlias = Literal["user", "service", "anonymous"]
 SAFE_HTTP_METHODS = {"GET", "HEAD", "OPTIONS"}
 CALLER_ASGI_SCOPE_KEY = "holdfast.caller"
@@ -37,7 +44,8 @@ class Caller:
     """The caller of a request: a user, a service or an anonymous client.
 
     `id` is the user's `sub` claim or the prefix of the service key. `scopes` are the scopes of the service
-    key. `claims` are the claims of the user's token.
+    key. `claims` are the claims of the user's token. `session_id` is the session of a user who has signed in
+    to the pages of systems.
 
     >>> from holdfast.server import Caller
     >>> caller = Caller("user", "7d0c2f6e-0f0a-4f0e-9a51-1d2f0f4b8a11")
@@ -48,6 +56,7 @@ class Caller:
     id: str | None = None
     scopes: frozenset[str] = frozenset()
     claims: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    session_id: UUID | None = None
 
     def has_scope(self, scope: str) -> bool:
         """Return whether the caller is a service whose key has the scope."""
@@ -99,7 +108,7 @@ async def _authenticate_caller(request: HTTPConnection) -> Caller:
     services = get_services(request)
     credential, from_cookie = _read_credential(request, services.settings.jwt_cookie)
     if credential is None:
-        return ANONYMOUS_CALLER
+        return await _authenticate_by_session(request)
     if not from_cookie:
         if services.key_verifier.is_configured_key(credential):
             return Caller("service", "settings", frozenset({ALL_SCOPES_WILDCARD}))
@@ -110,6 +119,15 @@ async def _authenticate_caller(request: HTTPConnection) -> Caller:
     if from_cookie:
         reject_cross_site_request(request)
     return Caller("user", claims["sub"], frozenset(), claims)
+
+
+async def _authenticate_by_session(request: HTTPConnection) -> Caller:
+    """Return the user who has signed in to the pages of systems. A session that has ended is ignored."""
+    session = await get_services(request).user_sessions.find_session(request.cookies.get(USER_SESSION_COOKIE))
+    if session is None:
+        return ANONYMOUS_CALLER
+    reject_cross_site_request(request)
+    return Caller("user", session.claims["sub"], frozenset(), session.claims, session.id)
 
 
 def _read_credential(request: HTTPConnection, cookie_name: str | None) -> tuple[str | None, bool]:
@@ -200,7 +218,45 @@ async def transaction_as_caller(
     ...         rows = await connection.fetch("select id, title from notes")
     ...     return json_response([dict(row) for row in rows])
     """
-    services = get_services(request)
+    database = get_services(request).database
+    async with _open_caller_transaction(
+        request, database, as_service=as_service, as_login=as_login
+    ) as connection:
+        yield connection
+
+
+async def read_as_caller(
+    request: HTTPConnection, read: Callable[[Connection], Awaitable[T]]
+) -> tuple[T, ReadSource]:
+    """Run a read with the rights of the caller on the read replica, or on the primary if there is none.
+
+    For lists, search and metrics: the data may be some seconds old.
+    """
+    return (
+        await get_services(request)
+        .get_replica_reads()
+        .run_read(partial(_open_caller_transaction, request), read)
+    )
+
+
+@asynccontextmanager
+async def _open_caller_transaction(
+    request: HTTPConnection, database: Database, *, as_service: bool = False, as_login: bool = False
+) -> AsyncGenerator[Connection]:
+    settings = get_services(request).settings
+    role, claims = await choose_role_and_claims(request, as_service=as_service, as_login=as_login)
+    async with database.transaction() as connection:
+        await access.set_transaction_role(connection, role, claims, settings.call_timeout, settings.user_jobs)
+        yield connection
+
+
+async def choose_role_and_claims(
+    request: HTTPConnection, *, as_service: bool = False, as_login: bool = False
+) -> tuple[str | None, Mapping[str, Json]]:
+    """Return the database role and the claims with which the caller's statements run.
+
+    The role is None for the login role of the API.
+    """
     caller = await require_user(request)
     as_user = caller.kind == "user" and not as_service
     role = None
@@ -208,11 +264,7 @@ async def transaction_as_caller(
         role = await _choose_database_role(request, "authenticated" if as_user else "service_role")
     # The SQL functions of systems read the service key, to know who claimed a task.
     service_key = caller.id if caller.kind == "service" else None
-    claims = caller.claims if as_user else {"role": "service_role", "service_key": service_key}
-    async with services.database.transaction() as connection:
-        settings = services.settings
-        await access.set_transaction_role(connection, role, claims, settings.call_timeout, settings.user_jobs)
-        yield connection
+    return role, caller.claims if as_user else {"role": "service_role", "service_key": service_key}
 
 
 async def _choose_database_role(request: HTTPConnection, role: str) -> str | None:

@@ -72,10 +72,22 @@ class TaskCounts(msgspec.Struct, kw_only=True):
     skipped: int
 
 
+class JobFileView(msgspec.Struct, kw_only=True):
+    """A file that a job has saved. Request a link with its `id`."""
+
+    id: UUID
+    name: str
+    kind: str
+    type: str
+    size: int
+    expires_at: datetime | None = None
+
+
 class JobView(msgspec.Struct, kw_only=True):
     """A job with its status, progress, output and error.
 
     `event_seq` is the number of the last event of the job. Send it as `after` to wait for the next event.
+    `tasks` and `artifacts` are there if you read a single job.
 
     >>> from holdfast.server import JobView, api_operation
     >>> describe = api_operation("Show the newest job", tag="jobs", response=JobView)
@@ -96,6 +108,7 @@ class JobView(msgspec.Struct, kw_only=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     tasks: list[TaskView] | None = None
+    artifacts: list[JobFileView] | None = None
 
 
 def redact_job(job: dict[str, Json], caller: Caller) -> dict[str, Json]:

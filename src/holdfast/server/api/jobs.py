@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Annotated, Any, cast
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -23,8 +24,10 @@ from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_uuid, parse_query, read_json_body
 from holdfast.server.api.services import get_services
+from holdfast.server.api.stream_sources import list_job_files_for_stream
 from holdfast.server.api.stream_tickets import STREAM_TICKET_LIFETIME, issue_stream_ticket
 from holdfast.server.api.submission import StartJobRequest, start_job_for_caller, submit_job_for_caller
+from holdfast.storage.public_links import build_public_link
 
 PageSize = Annotated[int, Meta(ge=1, le=200)]
 BoundedSeconds = Annotated[float, Meta(ge=0, le=315360000)]
@@ -156,7 +159,7 @@ async def submit_job(request: Request) -> Response:
 
 def _build_accepted_job_response(request: Request, job: jobs.SubmitResult) -> Response:
     body = AcceptedJob(id=job.id, status=job.status, created=job.created, tasks=job.tasks)
-    location = f"{request.scope.get('root_path', '')}/api/jobs/{job.id}"
+    location = build_public_link(get_services(request).settings, f"/api/jobs/{job.id}")
     return json_response(body, 202 if job.created else 200, {"Location": location})
 
 
@@ -197,7 +200,10 @@ async def get_job(request: Request) -> Response:
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
-    return json_response(redact_job(job, await identify_caller(request)), headers=headers)
+    async with transaction_as_caller(request) as connection:
+        files = await list_job_files_for_stream(connection, job_id)
+    body = redact_job(job, await identify_caller(request))
+    return json_response({**body, "artifacts": files}, headers=headers)
 
 
 async def _read_job_or_404(request: Request, job_id: UUID) -> dict[str, Json]:
@@ -233,10 +239,12 @@ async def stream_job_events(request: Request) -> Response:
 class StreamTicketView(msgspec.Struct, kw_only=True):
     """A ticket that opens one event stream, without a token.
 
-    Send it as the query parameter `ticket` within `expires_s` seconds. A ticket works once.
+    Send it as the query parameter `ticket` within `expires_s` seconds, or open `url`, which has it. A ticket
+    works once.
     """
 
     ticket: str
+    url: str
     expires_s: int
 
 
@@ -251,15 +259,15 @@ class StreamTicketView(msgspec.Struct, kw_only=True):
 async def create_job_stream_ticket(request: Request) -> Response:
     job_id = parse_path_uuid(request)
     await _read_job_or_404(request, job_id)
-    return await create_stream_ticket_response(request, job_id)
+    return await create_stream_ticket_response(request, job_id, f"/api/jobs/{job_id}/events")
 
 
-async def create_stream_ticket_response(request: Request, subject_id: UUID) -> Response:
-    """Create a ticket for the event stream of a job or batch, and return it as a response."""
+async def create_stream_ticket_response(request: Request, subject_id: UUID, path: str) -> Response:
+    """Create a ticket for the event stream of a job or batch at `path`, and return it as a response."""
     ticket = await issue_stream_ticket(request, subject_id)
-    return json_response(
-        StreamTicketView(ticket=ticket, expires_s=int(STREAM_TICKET_LIFETIME.total_seconds())), 201
-    )
+    url = build_public_link(get_services(request).settings, f"{path}?ticket={quote(ticket)}")
+    lifetime_s = int(STREAM_TICKET_LIFETIME.total_seconds())
+    return json_response(StreamTicketView(ticket=ticket, url=url, expires_s=lifetime_s), 201)
 
 
 @api_operation(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections.abc import Sequence
 
 from holdfast.engine import access
 from holdfast.engine.access import SERVICE_KEY_PREFIX, ServiceKey, hash_secret, hash_secret_with_key
 from holdfast.engine.connection import Database
+from holdfast.errors import DatabaseError
 from holdfast.settings import Settings
 
 SERVICE_KEY_CACHE_LIFETIME_S = 1.0
@@ -20,10 +22,14 @@ MAX_SERVICE_KEY_CHARS = 200
 
 
 class ServiceKeyVerifier:
-    """Verifier of service keys, with a cache."""
+    """Verifier of service keys, with a cache.
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    `other_shards` are asked if the database does not have the key or does not answer.
+    """
+
+    def __init__(self, database: Database, settings: Settings, other_shards: Sequence[Database] = ()) -> None:
         self._database = database
+        self._other_shards = other_shards
         self._configured_key = settings.service_key
         self._cache: dict[bytes, tuple[float, ServiceKey]] = {}
 
@@ -54,10 +60,24 @@ class ServiceKeyVerifier:
         if cached is not None and now - cached[0] < SERVICE_KEY_CACHE_LIFETIME_S:
             return cached[1]
         self._cache.pop(key_hash, None)
-        async with self._database.connection() as connection:
-            key = await access.verify_service_key(connection, key_hash)
+        key = await self._read_service_key(key_hash)
         if key is not None:
             if len(self._cache) >= MAX_CACHED_SERVICE_KEYS:
                 self._cache.clear()
             self._cache[key_hash] = (now, key)
         return key
+
+    async def _read_service_key(self, key_hash: bytes) -> ServiceKey | None:
+        failure: DatabaseError | None = None
+        for database in (self._database, *self._other_shards):
+            try:
+                async with database.connection() as connection:
+                    key = await access.verify_service_key(connection, key_hash)
+            except DatabaseError as error:
+                failure = failure or error
+                continue
+            if key is not None:
+                return key
+        if failure is not None:
+            raise failure
+        return None

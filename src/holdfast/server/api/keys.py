@@ -6,7 +6,7 @@ that expires cannot create a key that lives longer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from holdfast.server.api.identity import Caller, identify_caller, transaction_as
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
+from holdfast.server.api.services import get_services
 
 _SERVICE_KEY_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "service keys", "access": "service", "scope": "keys"}
 
@@ -59,11 +60,9 @@ async def create_service_key(request: Request) -> Response:
     _reject_missing_scopes(caller, body.scopes, "create")
     secret, prefix, digest = access.generate_service_key()
     expires_at = None if body.expires_s is None else datetime.now(UTC) + timedelta(seconds=body.expires_s)
-    async with audited_transaction(
-        request, "key.create", prefix, name=body.name, scopes=body.scopes
-    ) as connection:
-        await _reject_longer_life(connection, caller, expires_at)
-        key = await access.create_service_key(
+
+    async def create_key(connection: Connection) -> access.ServiceKey:
+        return await access.create_service_key(
             connection,
             name=body.name,
             prefix=prefix,
@@ -71,6 +70,13 @@ async def create_service_key(request: Request) -> Response:
             scopes=body.scopes,
             expires_at=expires_at,
         )
+
+    async with audited_transaction(
+        request, "key.create", prefix, name=body.name, scopes=body.scopes
+    ) as connection:
+        await _reject_longer_life(connection, caller, expires_at)
+        key = await create_key(connection)
+    await _change_other_shards(request, create_key)
     return json_response(CreatedServiceKey(**msgspec.structs.asdict(key), key=secret.reveal()), 201)
 
 
@@ -115,9 +121,21 @@ async def revoke_service_key(request: Request) -> Response:
         key = await access.find_service_key(connection, prefix_or_id)
         if key is not None:
             _reject_missing_scopes(await identify_caller(request), key.scopes, "revoke")
-        if not await access.revoke_service_key(connection, prefix_or_id):
+        if key is None or not await access.revoke_service_key(connection, prefix_or_id):
             raise NotFoundError(f"Service key {prefix_or_id} does not exist or is revoked already.")
+
+    await _change_other_shards(request, lambda connection: access.revoke_service_key(connection, key.prefix))
     return Response(status_code=204)
+
+
+async def _change_other_shards(request: Request, change: Callable[[Connection], Awaitable[object]]) -> None:
+    """Make the change of a key on the other shards, which verify keys with their own database."""
+    services = get_services(request)
+    others = services.shards.by_number.values() if services.shards is not None else ()
+    for other in others:
+        if other is not services:
+            async with other.database.connection() as connection:
+                await change(connection)
 
 
 def build_service_key_routes() -> list[BaseRoute]:

@@ -17,10 +17,11 @@ from starlette.routing import BaseRoute, Route
 from holdfast.engine import overview, queues, workers
 from holdfast.engine.connection import Connection
 from holdfast.model import Json
-from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.identity import read_as_caller, transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.metric_sources import MetricSample, MetricSource
 from holdfast.server.api.operations import api_operation
+from holdfast.server.api.replica_reads import ReadSource
 from holdfast.server.api.services import get_services
 from holdfast.worker.metrics import METRICS_CONTENT_TYPE
 from holdfast.worker.prometheus import Counter, MetricRegistry
@@ -43,17 +44,34 @@ class LabeledGauge(Counter):
 )
 async def get_prometheus_metrics(request: Request) -> Response:
     services = get_services(request)
-    services.metrics.start()
-    async with transaction_as_caller(request) as connection:
-        queue_rows = await queues.list_task_queues(connection)
-        totals = await overview.get_engine_metrics(connection)
+    if services.shards is None:
+        services.metrics.start()
+    (queue_rows, totals), read_source = await read_as_caller(request, _read_engine_state)
+    async with transaction_as_caller(request) as connection:  # autoscalers decide with it
         desired = await _build_desired_workers_gauge(connection, queue_rows)
     gauges = _build_gauges(queue_rows, totals, services.event_hub.subscription_count)
     added: list[LabeledGauge] = []
+    if services.get_replica_reads().has_replica:
+        added += _build_replica_gauges(read_source)
     for source in services.metric_sources:
         added += await _read_metric_source(request, source)
-    registry = MetricRegistry([*gauges, desired, *added])
-    return Response(registry.format_text() + services.metrics.format_text(), media_type=METRICS_CONTENT_TYPE)
+    text = MetricRegistry([*gauges, desired, *added]).format_text()
+    if services.shards is None:  # otherwise those of the process follow once, after those of all shards
+        text += services.metrics.format_text()
+    return Response(text, media_type=METRICS_CONTENT_TYPE)
+
+
+async def _read_engine_state(connection: Connection) -> tuple[list[dict[str, Json]], dict[str, Json]]:
+    return await queues.list_task_queues(connection), await overview.get_engine_metrics(connection)
+
+
+def _build_replica_gauges(source: ReadSource) -> list[LabeledGauge]:
+    used = LabeledGauge("holdfast_read_replica_used", "1 if metrics come from the read replica, else 0.")
+    used.add(amount=1 if source.name == "replica" else 0)
+    age = LabeledGauge("holdfast_read_replica_age_seconds", "How far the read replica is behind.")
+    if source.name == "replica" and source.age_s is not None:
+        age.add(amount=max(source.age_s, 0.0))
+    return [used, age]
 
 
 async def _read_metric_source(request: Request, source: MetricSource) -> list[LabeledGauge]:
@@ -91,7 +109,7 @@ async def _build_desired_workers_gauge(
 def _build_gauges(
     queue_rows: list[dict[str, Json]], totals: dict[str, Json], stream_count: int
 ) -> list[LabeledGauge]:
-    ready = LabeledGauge("holdfast_queue_ready", "Tasks ready to run, counted up to 10,000.", ("queue",))
+    ready = LabeledGauge("holdfast_queue_ready", "Ready tasks; an estimate above 10,000.", ("queue",))
     running = LabeledGauge("holdfast_queue_running", "Running tasks.", ("queue",))
     scheduled = LabeledGauge("holdfast_queue_scheduled", "Tasks with a start time in the future.", ("queue",))
     oldest = LabeledGauge(
@@ -123,8 +141,8 @@ def _build_gauges(
     response=dict[str, Any],
 )
 async def get_engine_metrics_as_json(request: Request) -> Response:
-    async with transaction_as_caller(request) as connection:
-        return json_response(await overview.get_engine_metrics(connection))
+    totals, source = await read_as_caller(request, overview.get_engine_metrics)
+    return json_response(totals, headers=source.headers)
 
 
 def build_metrics_routes() -> list[BaseRoute]:

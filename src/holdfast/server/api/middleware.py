@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -13,6 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast import telemetry
 from holdfast.server.api.problem_responses import handle_unexpected_error, problem_response
 from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices
+from holdfast.storage.public_links import RequestPrefix
+from holdfast.tracing import TRACE_LABEL_NAME, Tracing
+
+UNTRACED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds
 
 # Added to responses that do not set these headers. The API docs page and the dashboard set another policy.
 SECURITY_HEADERS = {
@@ -26,10 +31,11 @@ SECURITY_HEADERS = {
 
 
 class RequestTelemetryMiddleware:
-    """ASGI middleware that emits the event `api.request_completed` after each HTTP request."""
+    """ASGI middleware that emits `api.request_completed` after each HTTP request, and traces requests."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tracing: Tracing | None = None) -> None:
         self._app = app
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,7 +50,10 @@ class RequestTelemetryMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note_status)
+            if self._tracing is None or scope["path"] in UNTRACED_PATHS:
+                await self._app(scope, receive, send_and_note_status)
+            else:
+                await self._run_traced(self._tracing, scope, receive, send_and_note_status, lambda: status)
         finally:
             telemetry.emit(
                 "api.request_completed",
@@ -53,6 +62,19 @@ class RequestTelemetryMiddleware:
                 status=status,
                 seconds=time.monotonic() - started_at,
             )
+
+    async def _run_traced(
+        self, tracing: Tracing, scope: Scope, receive: Receive, send: Send, get_status: Callable[[], int]
+    ) -> None:
+        """Run the request in a span below that of the client. Jobs that it submits continue the trace."""
+        headers = dict(scope["headers"])
+        traceparent = headers.get(TRACE_LABEL_NAME.encode(), b"").decode("latin-1") or None
+        path = _redact_signed_path(scope["path"])
+        with tracing.trace_request(scope["method"], path, traceparent) as record_response:
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                record_response(get_status(), getattr(scope.get("route"), "path", None))
 
 
 class SecurityHeadersMiddleware:
@@ -129,7 +151,8 @@ class AppServicesMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             scope[SERVICES_ASGI_SCOPE_KEY] = self._services
-        await self._app(scope, receive, send)
+        with RequestPrefix(scope.get("root_path", "")):
+            await self._app(scope, receive, send)
 
 
 def _redact_signed_path(path: str) -> str:

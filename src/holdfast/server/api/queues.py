@@ -11,20 +11,27 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import limits, queues, workers
+from holdfast.engine.connection import Connection
 from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import identify_caller, transaction_as_caller
 from holdfast.server.api.json_responses import ensure_exists, json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name, parse_query
 from holdfast.server.api.schedules import StateChangeResult
+from holdfast.server.api.services import get_services
+from holdfast.server.api.shard_requests import SELECTED_SHARD_SCOPE_KEY
 
 _QUEUE_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "queues", **OPERATOR_ENDPOINT_OPTIONS}
 
 
 class PauseQueueRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Request body to pause a queue. `why` is the reason, shown to other operators."""
+    """Request body to pause a queue. `reason` is shown to other operators.
+
+    `allow_new` accepts a queue that has no tasks yet, for deployments that pause before the first task.
+    """
 
     reason: Annotated[str, Meta(max_length=500)] | None = None
+    allow_new: bool = False
 
 
 class WorkerDemandQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,14 +76,27 @@ async def get_queue(request: Request) -> Response:
     "Pause a queue: start no more tasks until it is resumed",
     body=PauseQueueRequest,
     status=204,
+    other_responses={404: "The queue does not exist"},
     **_QUEUE_ENDPOINT_OPTIONS,
 )
 async def pause_queue(request: Request) -> Response:
     name, body = parse_path_name(request), await parse_body(request, PauseQueueRequest)
     caller = await identify_caller(request)
     async with audited_transaction(request, "queue.pause", name, reason=body.reason) as connection:
+        if not body.allow_new:
+            fix = "Send allow_new: true for a queue that has no tasks yet."
+            queues.check_queue_name(name, await _list_queue_names(request, connection), fix=fix)
         await limits.pause_queue(connection, name, reason=body.reason, by=caller.name)
     return Response(status_code=204)
+
+
+async def _list_queue_names(request: Request, connection: Connection) -> list[str]:
+    """Return the names of all queues. A request to all shards accepts what any of them knows."""
+    shards = get_services(request).shards
+    if shards is None or SELECTED_SHARD_SCOPE_KEY in request.scope:
+        return await queues.list_queue_names(connection)
+    answers, _ = await shards.router.ask_all(queues.list_queue_names)
+    return [name for names in answers.values() for name in names]
 
 
 @api_operation("Resume a queue", response=StateChangeResult, **_QUEUE_ENDPOINT_OPTIONS)

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from holdfast import search
 from holdfast.engine import error_groups
 from holdfast.engine import search as engine_search
-from holdfast.server.api.identity import transaction_as_caller
+from holdfast.server.api.identity import read_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_query
@@ -50,9 +50,13 @@ class ErrorListQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 async def search_jobs(request: Request) -> Response:
     query = parse_query(request, JobSearchQuery)
     parsed = search.parse_search(query.q)
-    async with transaction_as_caller(request) as connection:
-        page = await engine_search.search_jobs(connection, parsed, before=query.before, limit=query.limit)
-    return json_response(page)
+    page, source = await read_as_caller(
+        request,
+        lambda connection: engine_search.search_jobs(
+            connection, parsed, before=query.before, limit=query.limit
+        ),
+    )
+    return json_response(page, headers=source.headers)
 
 
 @api_operation(
@@ -63,9 +67,11 @@ async def search_jobs(request: Request) -> Response:
 )
 async def list_error_groups(request: Request) -> Response:
     query = parse_query(request, ErrorListQuery)
-    async with transaction_as_caller(request) as connection:
-        groups = await error_groups.list_error_groups(connection, owner=query.owner, limit=query.limit)
-    return json_response(groups)
+    groups, source = await read_as_caller(
+        request,
+        lambda connection: error_groups.list_error_groups(connection, owner=query.owner, limit=query.limit),
+    )
+    return json_response(groups, headers=source.headers)
 
 
 def build_search_routes() -> list[BaseRoute]:

@@ -98,23 +98,24 @@ class StreamViewer:
         """Return whether the viewer's token has not expired and the viewer's key is not revoked."""
         if time.monotonic() >= self.expires_at or self._key_ended.is_set():
             return False
-        key_prefix = self._get_key_prefix()
-        if key_prefix is None or self._watched_key is not None:
+        subject = self._get_watched_subject()
+        if subject is None or self._watched_key is not None:
             return True
+        keys, session_ids = ([subject], []) if isinstance(subject, str) else ([], [subject])
         try:
             async with get_services(self.request).database.connection() as connection:
-                ended_keys, _ = await sessions.list_ended_access(connection, [key_prefix], [])
+                ended_keys, ended_sessions = await sessions.list_ended_access(connection, keys, session_ids)
         except DatabaseError:
             return True  # the key was valid before; without the database there is nothing to read
-        return not ended_keys
+        return not ended_keys and not ended_sessions
 
     @contextmanager
     def watch_access(self) -> Generator[None]:
-        """Watch the viewer's key in the block. `EventStreamResponse` does this while a stream is open."""
-        key_prefix = self._get_key_prefix()
-        if key_prefix is not None:
+        """Watch the viewer's key or session in the block. `EventStreamResponse` does so for open streams."""
+        subject = self._get_watched_subject()
+        if subject is not None:
             monitor = get_services(self.request).access_monitor
-            self._watched_key = monitor.watch(key_prefix, self._key_ended.set)
+            self._watched_key = monitor.watch(subject, self._key_ended.set)
         try:
             yield
         finally:
@@ -135,9 +136,10 @@ class StreamViewer:
             return "expired"
         return "revoked"
 
-    def _get_key_prefix(self) -> str | None:
+    def _get_watched_subject(self) -> str | UUID | None:
+        """Return what can be ended by others: the prefix of a stored key, or the id of a session."""
         is_stored_key = self.is_service and self.caller.id not in (None, SETTINGS_KEY_CALLER_ID)
-        return self.caller.id if is_stored_key else None
+        return self.caller.id if is_stored_key else self.caller.session_id
 
 
 async def require_stream_viewer(request: Request, job_id: UUID) -> StreamViewer:

@@ -24,9 +24,16 @@ from holdfast.engine import jobs, quotas
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, InvalidError
 from holdfast.model import Json
-from holdfast.server.api.identity import Caller, identify_caller, transaction_as_caller
+from holdfast.server.api.identity import (
+    Caller,
+    choose_role_and_claims,
+    identify_caller,
+    transaction_as_caller,
+)
 from holdfast.server.api.request_parsing import MAX_IDEMPOTENCY_KEY_CHARS, get_idempotency_key
 from holdfast.server.api.services import get_services
+from holdfast.server.api.shard_requests import use_submit_shard
+from holdfast.tracing import get_current_trace_labels
 
 NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200)]
 NonEmptyKey = Annotated[str, Meta(min_length=1, max_length=MAX_IDEMPOTENCY_KEY_CHARS)]
@@ -80,11 +87,37 @@ async def _submit_public_task(
 ) -> jobs.SubmitResult:
     """Submit a task for a user to the queue that the application declares, which users may not choose."""
     job = {**job, "check": True} if key is None else {**job, "check": True, "key": key}
+    await use_submit_shard(request, job, owner)
     max_jobs = get_services(request).settings.user_jobs
     batch_id = UUID(str(job["batch"])) if "batch" in job else None
+    if batch_id is None and await get_services(request).can_submit_as_role():
+        return await _submit_in_one_call(request, job, as_service=True, owner=owner, only_public=True)
     async with transaction_as_caller(request, as_service=True) as connection:
         await _check_batch_owner(connection, batch_id, owner)
         return await quotas.submit_public_job(connection, msgspec.json.encode(job), owner, max_jobs)
+
+
+async def _submit_in_one_call(
+    request: Request,
+    job: dict[str, Json],
+    *,
+    as_service: bool,
+    owner: str | None = None,
+    only_public: bool = False,
+) -> jobs.SubmitResult:
+    """Submit without opening a transaction first, which would cost three more round trips."""
+    services = get_services(request)
+    role, claims = await choose_role_and_claims(request, as_service=as_service)
+    async with services.database.connection() as connection:
+        return await quotas.submit_as_role(
+            connection,
+            msgspec.json.encode(job),
+            role,
+            claims,
+            max_unfinished=services.settings.user_jobs,
+            owner=owner,
+            only_public=only_public,
+        )
 
 
 async def _submit_job_of_type(
@@ -95,6 +128,9 @@ async def _submit_job_of_type(
     job = build_job_request(job_type(body.params), {}) | _build_submit_options(body)
     if key is not None:
         job["key"] = key
+    await use_submit_shard(request, job, caller.owner)
+    if body.batch is None and await get_services(request).can_submit_as_role():
+        return await _submit_in_one_call(request, job, as_service=True, owner=caller.owner)
     async with transaction_as_caller(request, as_service=True) as connection:
         text = msgspec.json.encode(job)
         if caller.owner is None:
@@ -121,8 +157,13 @@ async def submit_job_for_caller(
     """Submit a job in the format of the SQL function `submit`, which checks the caller's permissions."""
     key = key or get_idempotency_key(request, job.get("key"))
     job = {**job, "check": True}
+    if trace_labels := get_current_trace_labels():  # workers continue the trace of the request
+        job["labels"] = {**(job.get("labels") or {}), **trace_labels}
     if key is not None:
         job["key"] = key
+    await use_submit_shard(request, job, (await identify_caller(request)).owner)
+    if await get_services(request).can_submit_as_role():
+        return await _submit_in_one_call(request, job, as_service=False)
     async with transaction_as_caller(request) as connection:
         return await jobs.submit(connection, msgspec.json.encode(job))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from importlib import resources
+from dataclasses import replace
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +22,8 @@ from holdfast import errors
 from holdfast.server.api.identity import reject_cross_site_request
 from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices
 from holdfast.server.dashboard import pages
+from holdfast.server.dashboard.compression import GzipResponses
+from holdfast.server.dashboard.flash import ActionResult, read_flash_message, redirect_with_message
 from holdfast.server.dashboard.forms import read_form
 from holdfast.server.dashboard.live import FORM_TOKEN_PLACEHOLDER, LiveUpdates
 from holdfast.server.dashboard.login import LoginHandler, sanitize_redirect_path
@@ -34,15 +35,22 @@ from holdfast.server.dashboard.registry import (
     find_page_route,
 )
 from holdfast.server.dashboard.roles import DashboardUser
-from holdfast.server.dashboard.sessions import FLASH_COOKIE, SESSION_COOKIE, DashboardSession
+from holdfast.server.dashboard.sessions import (
+    FLASH_COOKIE,
+    SESSION_COOKIE,
+    DashboardSession,
+    form_token_matches,
+    mask_form_token,
+)
+from holdfast.server.dashboard.shards import build_dashboard
 from holdfast.server.dashboard.site import (
     ActionRequest,
     DashboardPage,
     DashboardSite,
     PageRequest,
     get_base_path,
-    redirect_with_message,
 )
+from holdfast.server.dashboard.static_files import load_static_files
 
 __all__ = ["IdentifyUser", "create_dashboard"]
 
@@ -61,7 +69,6 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_MEDIA_TYPES_BY_SUFFIX = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _HTTP_STATUSES_BY_ERROR: list[tuple[type[errors.HoldfastError], int]] = [
     (errors.NotFoundError, 404),
     (errors.InvalidError, 422),
@@ -92,7 +99,7 @@ def create_dashboard(
     >>> app = create_app(dashboard=create_dashboard)
     """
     pages.register_pages()
-    return Dashboard(DashboardSite(services, environment=environment), identify_user, prefix)
+    return build_dashboard(services, environment, lambda site: Dashboard(site, identify_user, prefix))
 
 
 class Dashboard:
@@ -104,8 +111,8 @@ class Dashboard:
         self.prefix = prefix
         self._identify_user = identify_user
         self._login_handler = LoginHandler(site)
-        self._static_files = _load_static_files()
-        self._app = Starlette(
+        self._static_files = load_static_files()
+        self._app: ASGIApp = Starlette(
             routes=self._build_routes(),
             exception_handlers={
                 HTTPException: self._handle_http_error,
@@ -113,6 +120,8 @@ class Dashboard:
                 Exception: self._handle_unexpected_error,
             },
         )
+
+        self._compressed_app = GzipResponses(self._app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -133,7 +142,7 @@ class Dashboard:
                 ]
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        await self._compressed_app(scope, receive, send_with_headers)
 
     def _build_routes(self) -> list[BaseRoute]:
         return [
@@ -205,6 +214,8 @@ class Dashboard:
             page_request = await self._authorize_request(request, route.permission)
             if isinstance(page_request, Response):
                 return page_request
+            # Whoever has just changed something sees the change, which the replica may not have yet.
+            page_request.reads_replica = route.reads_replica and FLASH_COOKIE not in request.cookies
             page, problem = await self._load_page_or_cached(page_request, route)
             return self._render_page_response(request, page_request, page, problem)
 
@@ -231,9 +242,7 @@ class Dashboard:
         try:
             if not request.session.is_verified:
                 raise errors.DatabaseUnavailableError("The session could not be verified.")
-            async with self.site.transaction() as connection:
-                request.connection = connection
-                return await route.function(request), None
+            return await self.site.load_page(request, route.function), None
         except errors.DatabaseError as error:
             _log.warning("page %s could not be loaded: %s", request.path, error)
             html = self.site.get_cached_page(request)
@@ -248,15 +257,14 @@ class Dashboard:
         self, request: Request, page_request: PageRequest, page: DashboardPage, problem: str | None
     ) -> Response:
         """Render a page as a response, with the one-time message of the last action."""
-        flash = self.site.signer.verify_value("flash", request.cookies.get(FLASH_COOKIE))
-        page = DashboardPage(
-            page.template, page.title, {**page.values, "flash": flash}, page.live, page.status
-        )
+        flash = read_flash_message(self.site.signer, request.cookies.get(FLASH_COOKIE))
+        page = replace(page, values={**page.values, "flash": flash})
         html = self.site.render_page(page_request, page, problem=problem)
         if page.live and problem is None:
             content = self.site.render_page(page_request, page, content_only=True)
             content = content.replace(page_request.session.token, FORM_TOKEN_PLACEHOLDER)
             self.site.cache_page_html(page_request, content)
+        html = html.replace(page_request.session.token, mask_form_token(page_request.session.token))
         response = Response(html, page.status, media_type="text/html")
         if flash:
             response.delete_cookie(FLASH_COOKIE, path=page_request.base or "/")
@@ -276,6 +284,7 @@ class Dashboard:
             return Response(status_code=401)  # a browser does not reconnect after an error
         if not page_request.can(route.permission):
             return Response(status_code=403)
+        page_request.reads_replica = route.reads_replica
         version = request.headers.get("last-event-id") or request.query_params.get("version", "")
 
         async def is_signed_in() -> bool:
@@ -306,7 +315,7 @@ class Dashboard:
                 return self._redirect_to_login(request)
             form = await read_form(request)
             token = str(form.get("token", ""))
-            if not hmac.compare_digest(token.encode("utf-8", "replace"), page_request.session.token.encode()):
+            if not form_token_matches(token, page_request.session.token):
                 raise HTTPException(
                     403, "This form belongs to another session. Reload the page and try again."
                 )
@@ -319,8 +328,9 @@ class Dashboard:
                 return self._render_page_response(request, page_request, result, None)
             if isinstance(result, Response):
                 return result
-            path, message = result
-            return redirect_with_message(self.site, page_request, sanitize_redirect_path(path), message)
+            path, message, undo = ActionResult(*result)
+            target = sanitize_redirect_path(path)
+            return redirect_with_message(self.site.signer, page_request.base, target, message, undo)
 
         return serve_action
 
@@ -372,7 +382,9 @@ class Dashboard:
         title = "Not found" if status == 404 else "Access denied" if status == 403 else "Request failed"
         values = {"text": text, "code": status, "flash": None}
         page = DashboardPage("error_page.html", title, values, live=False)
-        return Response(self.site.render_page(page_request, page), status, media_type="text/html")
+        html = self.site.render_page(page_request, page)
+        html = html.replace(page_request.session.token, mask_form_token(page_request.session.token))
+        return Response(html, status, media_type="text/html")
 
 
 def _format_database_error(error: errors.HoldfastError) -> str:
@@ -386,12 +398,3 @@ def _get_path_below_mount(request: HTTPConnection) -> str:
     path, root = request.scope["path"], str(request.scope.get("root_path", "")).rstrip("/")
     inner = path[len(root) :] if root and path.startswith(root) else path
     return inner or "/"
-
-
-def _load_static_files() -> dict[str, tuple[bytes, str]]:
-    folder = resources.files("holdfast.server.dashboard") / "static"
-    return {
-        file.name: (file.read_bytes(), _MEDIA_TYPES_BY_SUFFIX[file.name[file.name.rindex(".") :]])
-        for file in folder.iterdir()
-        if file.name.endswith(tuple(_MEDIA_TYPES_BY_SUFFIX))
-    }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+import msgspec
 from markupsafe import Markup
 
 from holdfast.formatting import parse_iso_time_or_none
@@ -40,6 +41,7 @@ class Chart:
     series: Sequence[ChartSeries]
     unit: Literal["count", "seconds"] = "count"
     width: int = CHART_WIDTH
+    comparison: ChartSeries | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -48,6 +50,21 @@ class Chart:
     @property
     def svg(self) -> Markup:
         return _draw_stacked_bars(self) if self.unit == "count" else _draw_lines(self)
+
+    @property
+    def hover_points(self) -> str:
+        """The time and the values of each point as JSON, for the script that shows them under the pointer."""
+        step = self.times[1] - self.times[0] if len(self.times) > 1 else timedelta(minutes=1)
+        shown = [*self.series, *([self.comparison] if self.comparison else [])]
+        points = [
+            {
+                "at": at.isoformat(),
+                "until": (at + step).isoformat(),
+                "values": [f"{series.name} {self.format_value(series.values[n])}" for series in shown],
+            }
+            for n, at in enumerate(self.times)
+        ]
+        return msgspec.json.encode(points).decode()
 
     @property
     def table_rows(self) -> list[tuple[str, list[str]]]:
@@ -63,11 +80,17 @@ class Chart:
 
 
 def build_chart(
-    stats: Mapping[str, Any], title: str, series: Sequence[tuple[str, str, str]], *, width: int = CHART_WIDTH
+    stats: Mapping[str, Any],
+    title: str,
+    series: Sequence[tuple[str, str, str]],
+    *,
+    width: int = CHART_WIDTH,
+    day_before: Mapping[str, Any] | None = None,
 ) -> Chart:
     """Build a chart over time from the statistics of queues or task types.
 
     `series` are (name, style, column). Columns that start with `wait` or `run_` are durations in seconds.
+    `day_before` are the statistics of the same time a day earlier, which are drawn as a dashed line.
     """
     start, end = parse_iso_time_or_none(stats["from"]), parse_iso_time_or_none(stats["until"])
     if start is None or end is None:
@@ -86,7 +109,26 @@ def build_chart(
         ],
         "seconds" if is_duration else "count",
         width,
+        _build_comparison(day_before, times, [column for _, _, column in series], is_duration),
     )
+
+
+def _build_comparison(
+    stats: Mapping[str, Any] | None, times: Sequence[datetime], columns: Sequence[str], is_duration: bool
+) -> ChartSeries | None:
+    """Build the line of the day before: the sum of counts, or the last column of durations."""
+    if stats is None:
+        return None
+    rows = stats["depths" if columns[0] in {"ready", "running"} else "points"]
+    points = {parse_iso_time_or_none(row["at"]): row for row in rows}
+    values: list[float | None] = []
+    for at in times:
+        point = points.get(at - timedelta(days=1))
+        if is_duration:
+            values.append(point.get(columns[-1]) if point else None)
+        else:
+            values.append(sum(point.get(column) or 0 for column in columns) if point else 0)
+    return ChartSeries("day before", "before", values)
 
 
 def _get_value_or_gap(point: Mapping[str, Any] | None, column: str, is_duration: bool) -> float | None:
@@ -119,6 +161,8 @@ def _draw_axes(chart: Chart, max_value: float, plot: Markup) -> Markup:
         viewBox=f"0 0 {chart.width} {CHART_HEIGHT}",
         role="img",
         aria_label=chart.title,
+        data_points=chart.hover_points,
+        data_left=LEFT_MARGIN,
     )
 
 
@@ -129,15 +173,21 @@ def _draw_time_labels(chart: Chart) -> Iterator[Markup]:
         x = LEFT_MARGIN + (chart.width - LEFT_MARGIN) * n / max(count, 1)
         text = f"{chart.times[n]:%H:%M}" if is_short else f"{chart.times[n]:%b %d}"
         anchor = "start" if n == 0 else "middle"
-        yield render_svg_element("text", text, class_="axis", x=x, y=CHART_HEIGHT - 4, text_anchor=anchor)
+        at: dict[str, str | bool] = {}
+        if is_short:
+            at = {"datetime": chart.times[n].isoformat(), "data_clock": True}
+        yield render_svg_element(
+            "text", text, class_="axis", x=x, y=CHART_HEIGHT - 4, text_anchor=anchor, **at
+        )
 
 
 def _draw_stacked_bars(chart: Chart) -> Markup:
     totals = [sum(series.values[n] or 0 for series in chart.series) for n in range(len(chart.times))]
-    max_value = _round_up_axis_maximum(max([*totals, 1]))
+    compared = [value or 0 for value in chart.comparison.values] if chart.comparison else []
+    max_value = _round_up_axis_maximum(max([*totals, *compared, 1]))
     step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
     bars: list[Markup] = []
-    for n, at in enumerate(chart.times):
+    for n in range(len(chart.times)):
         y = float(TOP_MARGIN + PLOT_HEIGHT_PX)
         for series in chart.series:
             value = series.values[n] or 0
@@ -145,39 +195,48 @@ def _draw_stacked_bars(chart: Chart) -> Markup:
                 continue
             height = max(PLOT_HEIGHT_PX * value / max_value, 1)
             y -= height
-            title = render_svg_element("title", f"{at:%H:%M} · {series.name} {format_compact_number(value)}")
             x = LEFT_MARGIN + (n + 0.12) * step
             bars.append(
-                render_svg_element(
-                    "rect", title, class_=series.style, x=x, y=y, width=step * 0.76, height=height
-                )
+                render_svg_element("rect", class_=series.style, x=x, y=y, width=step * 0.76, height=height)
             )
+    bars += _draw_comparison(chart, max_value)
     return _draw_axes(chart, max_value, Markup("").join(bars))
 
 
+def _draw_comparison(chart: Chart, max_value: float) -> Iterator[Markup]:
+    if chart.comparison:
+        path = _build_line_path(chart, chart.comparison.values, max_value)
+        yield render_svg_element("path", class_="before line", d=path)
+
+
+def _build_line_path(chart: Chart, values: Sequence[float | None], max_value: float) -> str:
+    """Build the path of a line. It has a gap where a value is unknown."""
+    step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
+    path, is_drawing = "", False
+    for n, value in enumerate(values):
+        if value is not None:
+            y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - value / max_value)
+            path += f"{'L' if is_drawing else 'M'}{LEFT_MARGIN + (n + 0.5) * step:.1f} {y:.1f}"
+        is_drawing = value is not None
+    return path
+
+
 def _draw_lines(chart: Chart) -> Markup:
+    shown = [*chart.series, *([chart.comparison] if chart.comparison else [])]
     max_value = _round_up_axis_maximum(
-        max([value or 0 for series in chart.series for value in series.values] + [0.001])
+        max([value or 0 for series in shown for value in series.values] + [0.001])
     )
     step = (chart.width - LEFT_MARGIN) / max(len(chart.times), 1)
     elements: list[Markup] = []
     for series in chart.series:
-        path, is_drawing = "", False
         for n, value in enumerate(series.values):
-            if value is None:
-                is_drawing = False
-                continue
-            x = LEFT_MARGIN + (n + 0.5) * step
-            y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - value / max_value)
-            path += f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}"
-            is_drawing = True
-            title = render_svg_element(
-                "title", f"{chart.times[n]:%H:%M} · {series.name} {format_duration(value)}"
-            )
-            elements.append(
-                render_svg_element("circle", title, class_=f"{series.style} point", cx=x, cy=y, r=2)
-            )
+            if value is not None:
+                x = LEFT_MARGIN + (n + 0.5) * step
+                y = TOP_MARGIN + PLOT_HEIGHT_PX * (1 - value / max_value)
+                elements.append(render_svg_element("circle", class_=f"{series.style} point", cx=x, cy=y, r=2))
+        path = _build_line_path(chart, series.values, max_value)
         elements.append(render_svg_element("path", class_=f"{series.style} line", d=path))
+    elements += _draw_comparison(chart, max_value)
     return _draw_axes(chart, max_value, Markup("").join(elements))
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from holdfast import formatting
 from holdfast.formatting import (
+    describe_count,
     format_count,
     format_relative_time,
     parse_iso_time_or_none,
@@ -29,19 +30,23 @@ format_duration = partial(formatting.format_duration, missing=MISSING_VALUE_TEXT
 format_size = partial(formatting.format_size, missing=MISSING_VALUE_TEXT)
 
 
-def render_time(value: Any, now: datetime, *, absolute: bool = False) -> Markup:
-    """Render a time as HTML, relative to now, with the exact time as its tooltip.
+def render_time(value: Any, now: datetime, *, style: str = "relative") -> Markup:
+    """Render a time as HTML: relative to now, or absolute in UTC or in the time zone of the reader.
 
-    The script of the page updates relative times every second and adds the local time to the tooltip.
+    The script of the page updates relative times every second, adds the local time to the tooltip, and turns
+    the style `local` into the time zone of the reader, which the server does not know.
     """
     at = parse_iso_time_or_none(value)
     if at is None:
         return Markup('<span class="muted">{}</span>').format(MISSING_VALUE_TEXT)
     exact = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    shown = exact[:19] if absolute else format_relative_time((at - now).total_seconds())
-    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
-        at.astimezone(UTC).isoformat(), exact, Markup("") if absolute else Markup(" data-relative"), shown
-    )
+    at_iso = at.astimezone(UTC).isoformat()
+    if style == "utc":
+        return Markup('<time datetime="{}" title="{}">{}</time>').format(at_iso, exact, exact[:19])
+    if style == "local":
+        return Markup('<time datetime="{}" title="{}" data-local>{}</time>').format(at_iso, exact, exact[:19])
+    relative = format_relative_time((at - now).total_seconds())
+    return Markup('<time datetime="{}" title="{}" data-relative>{}</time>').format(at_iso, exact, relative)
 
 
 def format_json(value: Any) -> str:
@@ -67,6 +72,7 @@ TEMPLATE_FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "number": format_number,
     "compact_number": format_compact_number,
     "bounded_count": format_bounded_count,
+    "described_count": describe_count,
     "count_of": format_count,
     "duration": format_duration,
     "file_size": format_size,

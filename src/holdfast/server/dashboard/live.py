@@ -7,7 +7,8 @@ holds the complete content of a page, so a missed event costs nothing: the next 
 reconnects names the version that it has, and receives only a newer one.
 
 Rendering may take long under load. A page is rendered again no sooner than ten times as long as its
-last rendering took, and at most four times a second.
+last rendering took, and at most four times a second. All pages together render for at most a quarter of the
+time, so fifty open pages cost the database no more than a few: each is updated less often.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 
-from holdfast.engine import maintenance, overview
-from holdfast.errors import HoldfastError
+from holdfast.engine import alerts, maintenance, overview
+from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.server.api.access_monitor import WatchedAccess
+from holdfast.server.dashboard.sessions import mask_form_token
 from holdfast.server.dashboard.site import DashboardSite, PageFunction, PageRequest, get_page_cache_key
 
 CHANGE_POLL_INTERVAL_S = 0.5
 MAINTENANCE_INTERVAL_S = 2.0
+SHARD_TOKEN_TIMEOUT_S = 2.0
 KEEPALIVE_INTERVAL_S = 15.0
 MAX_RENDERED_PAGE_AGE_S = 20.0  # states such as "unresponsive" and "lost" change with time, without any write
 MAX_RENDER_PAUSE_S = 30.0
+RENDER_REST_FACTOR = 3.0
 RECONNECT_DELAY_MS = 1500
 FORM_TOKEN_PLACEHOLDER = "%%token%%"  # noqa: S105  (stands for each user's form token in shared HTML)
 
@@ -60,6 +64,22 @@ class WatchedPage:
         """Wake up every open event stream of this page."""
         for viewer in self.viewers:
             viewer.set()
+
+
+class RenderBudget:
+    """Keeps rendering to a share of the time, however many pages are open."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._allowed_at = float("-inf")
+
+    def allows_render(self) -> bool:
+        """Return whether enough time has passed since the last rendering."""
+        return self._clock() >= self._allowed_at
+
+    def record_render(self, duration_s: float) -> None:
+        """Record how long a page took to render: the next one waits three times as long."""
+        self._allowed_at = self._clock() + RENDER_REST_FACTOR * duration_s
 
 
 class SessionWatch:
@@ -107,6 +127,7 @@ class LiveUpdates:
         self._watched: dict[tuple[str, ...], WatchedPage] = {}
         self._loop: asyncio.Task[None] | None = None
         self._change_token = ""
+        self._render_budget = RenderBudget()
         self._maintained_at = 0.0
 
     @property
@@ -147,7 +168,7 @@ class LiveUpdates:
                     break
                 if page.version and page.version != version:
                     version = page.version
-                    html = page.html.replace(FORM_TOKEN_PLACEHOLDER, request.session.token)
+                    html = page.html.replace(FORM_TOKEN_PLACEHOLDER, mask_form_token(request.session.token))
                     yield _encode_sse_event("page", {"html": html}, version)
                 else:
                     yield b": keep-alive\n\n"
@@ -171,9 +192,11 @@ class LiveUpdates:
                 problem = None
             except HoldfastError:
                 problem = "The database does not respond. Retrying…"
-            for page in list(self._watched.values()):
-                if problem or page.problem or page.is_render_due():
+            for page in sorted(self._watched.values(), key=lambda page: page.rendered_at):
+                if problem or page.problem or (page.is_render_due() and self._render_budget.allows_render()):
+                    started_at = time.monotonic()
                     await self._render_watched_page(page, problem)
+                    self._render_budget.record_render(time.monotonic() - started_at)
             await asyncio.sleep(CHANGE_POLL_INTERVAL_S)
 
     async def _advance_bulk_actions(self) -> None:
@@ -182,11 +205,19 @@ class LiveUpdates:
             self._maintained_at = time.monotonic()
             async with self._site.transaction(write=True) as connection:
                 await maintenance.tick_operations(connection)
+                await alerts.evaluate_alerts(connection)
 
     async def _mark_pages_stale_if_changed(self) -> None:
         """Mark every watched page as stale if the database has changed since the last poll."""
         async with self._site.transaction() as connection:
             token = await overview.get_database_change_token(connection)
+        for site in self._site.shard_sites.values():
+            token += await _read_shard_token(site)
+        reads = self._site.services.get_replica_reads()
+        if reads.has_replica:  # a change reaches the replica later than the primary
+            token += (await reads.run_read(self._site.open_transaction, overview.get_database_change_token))[
+                0
+            ]
         if token != self._change_token:
             self._change_token = token
             for page in self._watched.values():
@@ -213,13 +244,20 @@ class LiveUpdates:
 
     async def render_content(self, request: PageRequest, function: PageFunction) -> str:
         """Render the content of a page, with a placeholder for each user's form token."""
-        async with self._site.transaction() as connection:
-            request.connection = connection
-            page = await function(request)
+        page = await self._site.load_page(request, function)
         html = self._site.render_page(request, page, content_only=True)
         html = html.replace(request.session.token, FORM_TOKEN_PLACEHOLDER)
         self._site.cache_page_html(request, html)
         return html
+
+
+async def _read_shard_token(site: DashboardSite) -> str:
+    """Return the change token of one shard, or that it does not answer, which changes the page too."""
+    try:
+        async with asyncio.timeout(SHARD_TOKEN_TIMEOUT_S), site.transaction() as connection:
+            return await overview.get_database_change_token(connection)
+    except (DatabaseError, TimeoutError):
+        return " missing "
 
 
 def _encode_sse_event(event: str, body: dict[str, str | None], version: str) -> bytes:

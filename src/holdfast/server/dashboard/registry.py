@@ -26,6 +26,7 @@ class DashboardRoute:
     path: str
     permission: str
     function: Any
+    reads_replica: bool = False  # shows lists or numbers that may be some seconds old
 
     @property
     def path_pattern(self) -> re.Pattern[str]:
@@ -37,9 +38,14 @@ DOWNLOAD_ROUTES: dict[str, DashboardRoute] = {}
 ACTION_ROUTES: dict[str, DashboardRoute] = {}
 
 
-def register_page(path: str, permission: str) -> Callable[[PageFunction], PageFunction]:
-    """Register a function that builds the page for GET requests of `path`."""
-    return _register_route(PAGE_ROUTES, path, permission)
+def register_page(
+    path: str, permission: str, *, reads_replica: bool = False
+) -> Callable[[PageFunction], PageFunction]:
+    """Register a function that builds the page for GET requests of `path`.
+
+    `reads_replica` reads from the read replica if there is one: for lists, never for a form or one job.
+    """
+    return _register_route(PAGE_ROUTES, path, permission, reads_replica=reads_replica)
 
 
 def register_download(path: str, permission: str) -> Callable[[DownloadFunction], DownloadFunction]:
@@ -52,14 +58,16 @@ def register_action(path: str, permission: str) -> Callable[[ActionFunction], Ac
     return _register_route(ACTION_ROUTES, path, permission)
 
 
-def _register_route(routes: dict[str, DashboardRoute], path: str, permission: str) -> Callable[[F], F]:
+def _register_route(
+    routes: dict[str, DashboardRoute], path: str, permission: str, *, reads_replica: bool = False
+) -> Callable[[F], F]:
     if permission not in ALL_PERMISSIONS:
         raise ValueError(f"{path}: permission {permission!r} does not exist")
     if path in routes:
         raise ValueError(f"{path} is registered twice")
 
     def register_function(function: F) -> F:
-        routes[path] = DashboardRoute(path, permission, function)
+        routes[path] = DashboardRoute(path, permission, function, reads_replica)
         return function
 
     return register_function

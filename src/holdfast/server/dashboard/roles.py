@@ -22,7 +22,7 @@ _VIEWER_PERMISSIONS = _SUPPORT_PERMISSIONS | {
 }
 _OPERATOR_PERMISSIONS = _VIEWER_PERMISSIONS | {
     *("jobs.retry", "jobs.cancel", "jobs.submit", "jobs.edit", "bulk.run", "errors.ignore", "artifact.keep"),
-    *("queue.pause", "schedule.run", "message.act", "worker.stop", "view.save", "audit.view"),
+    *("queue.pause", "schedule.run", "message.act", "worker.stop", "view.save", "audit.view", "alert.act"),
 }
 _ADMIN_PERMISSIONS = _OPERATOR_PERMISSIONS | {
     "queue.limit",
@@ -31,6 +31,7 @@ _ADMIN_PERMISSIONS = _OPERATOR_PERMISSIONS | {
     "payload.secret",
     "session.manage",
     "webhook.edit",
+    "alert.edit",
 }
 
 PERMISSIONS_BY_ROLE: Final[dict[str, frozenset[str]]] = {

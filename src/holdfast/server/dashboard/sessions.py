@@ -152,6 +152,26 @@ def derive_form_token(cookie: str) -> str:
     return hmac.new(cookie.encode("utf-8", "surrogatepass"), b"form token", hashlib.sha256).hexdigest()[:32]
 
 
+def mask_form_token(token: str) -> str:
+    """Return the form token combined with random bytes, so that it differs in each response."""
+    content = token.encode()
+    pad = secrets.token_bytes(len(content))
+    return (pad + bytes(a ^ b for a, b in zip(pad, content, strict=True))).hex()
+
+
+def form_token_matches(text: str, token: str) -> bool:
+    """Return whether a submitted form token, masked or not, is the token of the session."""
+    submitted = text.encode("utf-8", "replace")
+    if len(submitted) == 4 * len(token.encode()):
+        try:
+            content = bytes.fromhex(text)
+        except ValueError:
+            return False
+        half = len(content) // 2
+        submitted = bytes(a ^ b for a, b in zip(content[:half], content[half:], strict=True))
+    return hmac.compare_digest(submitted, token.encode())
+
+
 class CookieSigner:
     """Signs and verifies cookies with a key derived from the signing key or the service key."""
 

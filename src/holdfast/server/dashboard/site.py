@@ -15,10 +15,10 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
@@ -26,32 +26,31 @@ import jinja2
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from holdfast.engine import access, audit
-from holdfast.engine.connection import Connection
+from holdfast.engine.connection import Connection, Database
 from holdfast.errors import InvalidError
 from holdfast.formatting import seconds_between
 from holdfast.redaction import SecretMasker
 from holdfast.server.api.services import AppServices
 from holdfast.server.dashboard import charts, filters, state_badges
+from holdfast.server.dashboard.flash import ActionResult
 from holdfast.server.dashboard.navigation import filter_navigation_links
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.roles import DashboardUser
-from holdfast.server.dashboard.sessions import (
-    FLASH_COOKIE,
-    CookieSigner,
-    DashboardSession,
-    SessionStore,
-)
+from holdfast.server.dashboard.sessions import CookieSigner, DashboardSession, SessionStore
 from holdfast.server.dashboard.template_source import CompactTemplateExtension
 from holdfast.version import __version__
 
 PAGE_READ_TIMEOUT_S = 2.0
+PREFERENCE_COOKIE_LIFETIME_S = 365 * 86400
 MAX_CACHED_PAGES = 200
-FLASH_MESSAGE_LIFETIME_S = 30
 _PATH_PREFIX_PATTERN = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_ID_PATTERN = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 _THEME_NAMES = ("system", "light", "dark")
+_PREFERENCES_OF_CONTENT = ("time", "density", "columns", "span")
+_TIME_STYLES = ("relative", "local", "utc")
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,15 @@ class DashboardPage:
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     live: bool = True
     status: int = 200
+    read_note: str | None = None  # where the data comes from and how old it is, with a read replica
+
+
+class ShardLink(NamedTuple):
+    """A link of the shard picker."""
+
+    label: str
+    url: str
+    is_current: bool
 
 
 @dataclass
@@ -80,6 +88,7 @@ class PageRequest:
     params: Mapping[str, Any]
     cookies: Mapping[str, str]
     connection: Connection = field(init=False)
+    reads_replica: bool = False
 
     @property
     def user(self) -> DashboardUser:
@@ -166,7 +175,9 @@ class ActionRequest:
 
 PageFunction = Callable[[PageRequest], Awaitable[DashboardPage]]
 DownloadFunction = Callable[[PageRequest], Awaitable[Response]]
-ActionFunction = Callable[[ActionRequest], Awaitable["tuple[str, str] | DashboardPage | Response"]]
+ActionFunction = Callable[
+    [ActionRequest], Awaitable["tuple[str, str] | ActionResult | DashboardPage | Response"]
+]
 
 
 def build_dashboard_url(path: str, **query: Any) -> str:
@@ -191,6 +202,9 @@ class DashboardSite:
         self.signer = CookieSigner(services.settings)
         self.sessions = SessionStore(services)
         self.environment = environment
+        self.shard: int | None = None  # the shard that this site shows, if there are several
+        self.shard_numbers: list[int] = []
+        self.shard_sites: dict[int, DashboardSite] = {}  # of the site that shows all of them
         self.templates = _create_template_environment()
         self._cached_pages: OrderedDict[tuple[str, ...], str] = OrderedDict()
         self._role: str | None = None
@@ -201,8 +215,31 @@ class DashboardSite:
         self, *, timeout_s: float = PAGE_READ_TIMEOUT_S, write: bool = False
     ) -> AsyncGenerator[Connection]:
         """Open a database transaction as the service role, read-only unless `write` is set."""
+        async with self.open_transaction(
+            self.services.database, timeout_s=timeout_s, write=write
+        ) as connection:
+            yield connection
+
+    async def load_page(self, request: PageRequest, function: PageFunction) -> DashboardPage:
+        """Call the function of a page in a read transaction, on the read replica if the page may use it."""
+
+        async def load(connection: Connection) -> DashboardPage:
+            request.connection = connection
+            return await function(request)
+
+        if not request.reads_replica:
+            async with self.transaction() as connection:
+                return await load(connection)
+        page, source = await self.services.get_replica_reads().run_read(self.open_transaction, load)
+        return replace(page, read_note=source.note)
+
+    @asynccontextmanager
+    async def open_transaction(
+        self, database: Database, *, timeout_s: float = PAGE_READ_TIMEOUT_S, write: bool = False
+    ) -> AsyncGenerator[Connection]:
+        """Open a transaction as the service role on the primary or on the read replica."""
         role = await self._find_service_role()
-        async with self.services.database.transaction() as connection:
+        async with database.transaction() as connection:
             await access.set_transaction_role(
                 connection, role, {"role": "service_role"}, timedelta(seconds=timeout_s)
             )
@@ -231,14 +268,15 @@ class DashboardSite:
         template = self.templates.get_template(page.template)
         if content_only:
             context = template.new_context(values)
-            return "".join(template.blocks["content"](context))
+            note = self.templates.get_template("components/read_note.html").render(page=page)
+            return note + "".join(template.blocks["content"](context))
         return template.render(values)
 
     def _build_template_values(
         self, request: PageRequest, page: DashboardPage, problem: str | None
     ) -> dict[str, Any]:
         theme = request.cookies.get("holdfast_theme", "system")
-        absolute = request.cookies.get("holdfast_time") == "utc"
+        time_style = request.cookies.get("holdfast_time", "relative")
         return {
             **page.values,
             "page": page,
@@ -249,15 +287,30 @@ class DashboardSite:
             "url": request.build_url,
             "base": request.base,
             "token": request.session.token,
-            "time": partial(filters.render_time, now=request.now, absolute=absolute),
+            "time": partial(filters.render_time, now=request.now, style=time_style),
+            "time_style": time_style if time_style in _TIME_STYLES else "relative",
             "theme": theme if theme in _THEME_NAMES else "system",
             "shortcuts_off": request.cookies.get("holdfast_keys") == "off",
             "dense": request.cookies.get("holdfast_density") == "dense",
-            "show_payloads": request.cookies.get("holdfast_previews") != "off",
             "environment": self.environment,
+            "shard_links": self._build_shard_links(request),
             "problem": problem,
             "version": __version__,
         }
+
+    def _build_shard_links(self, request: PageRequest) -> list[ShardLink]:
+        """Build the links of the shard picker: all shards, then the same page on each shard."""
+        if not self.shard_numbers:
+            return []
+        root = request.base.removesuffix(f"/shards/{self.shard}")
+        path = "/" if _ID_PATTERN.search(request.path) else request.path  # an id is on one shard
+        return [
+            ShardLink("All shards", f"{root}/jobs", self.shard is None),
+            *(
+                ShardLink(f"Shard {number}", f"{root}/shards/{number}{path}", number == self.shard)
+                for number in self.shard_numbers
+            ),
+        ]
 
     def cache_page_html(self, request: PageRequest, html: str) -> None:
         """Cache the content of a page, to show it while the database does not respond."""
@@ -275,7 +328,7 @@ class DashboardSite:
 def get_page_cache_key(request: PageRequest) -> tuple[str, ...]:
     """Return the cache key of a page. Users with the same key see the same content."""
     user = request.user
-    preferences = [request.cookies.get(f"holdfast_{name}", "") for name in ("time", "density", "previews")]
+    preferences = [request.cookies.get(f"holdfast_{name}", "") for name in _PREFERENCES_OF_CONTENT]
     name = ""
     if request.path.startswith("/jobs"):
         name = user.name  # the jobs page lists the user's saved views
@@ -291,21 +344,6 @@ def get_base_path(connection: HTTPConnection) -> str:
         removed = ""
     root = str(connection.scope.get("root_path", "")).rstrip("/")
     return quote(removed + root, safe="/~")
-
-
-def redirect_with_message(site: DashboardSite, request: PageRequest, path: str, message: str) -> Response:
-    """Redirect to a dashboard path that shows the message once."""
-    response = RedirectResponse(request.base + path, status_code=303)
-    if message:
-        response.set_cookie(
-            FLASH_COOKIE,
-            site.signer.sign_value("flash", message),
-            max_age=FLASH_MESSAGE_LIFETIME_S,
-            httponly=True,
-            samesite="lax",
-            path=request.base or "/",
-        )
-    return response
 
 
 def _create_template_environment() -> jinja2.Environment:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from holdfast.formatting import STATE_LABELS
+
 
 class StateStyle(NamedTuple):
     """The icon name and the CSS colour class that show a state."""
@@ -33,12 +35,12 @@ STATE_STYLES = {
     "snoozed": StateStyle("clock", "neutral"),
     "released": StateStyle("loop", "muted"),
     "paused": StateStyle("pause", "warning"),
-    "stopped": StateStyle("stop", "warning"),
+    "stopped": StateStyle("stop", "muted"),
     "undone": StateStyle("loop", "muted"),
     "live": StateStyle("dot", "success"),
-    "quiet": StateStyle("dots", "warning"),
+    "unresponsive": StateStyle("dots", "warning"),
+    "draining": StateStyle("half", "warning"),
     "lost": StateStyle("cross", "danger"),
-    "exited": StateStyle("slash", "muted"),
     "open": StateStyle("dot", "success"),
     "active": StateStyle("dot", "success"),
     "disabled": StateStyle("stop", "danger"),
@@ -48,10 +50,9 @@ STATE_STYLES = {
     "info": StateStyle("dot", "neutral"),
     "debug": StateStyle("ring", "muted"),
     "warning": StateStyle("bolt", "warning"),
+    "critical": StateStyle("bolt", "danger"),
     "error": StateStyle("cross", "danger"),
 }
-# Labels for states whose name in the API does not say enough on a page.
-STATE_LABELS = {"quiet": "unresponsive", "exited": "stopped", "partial": "partially failed"}
 _DOT_PATH = "a1.3 1.3 0 1 0 0 2.6 1.3 1.3 0 0 0 0-2.6Z"
 ICON_PATHS = {
     "ring": "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3Zm0 1.5a3.5 3.5 0 1 1 0 7 3.5 3.5 0 0 1 0-7Z",

@@ -20,7 +20,7 @@ _COMPACTED_ELEMENTS = (
 )
 _INDENTATION_PATTERN = re.compile(r"^[ \t]+", re.MULTILINE)
 _AFTER_START_TAG_PATTERN = re.compile(rf"(<(?:{_COMPACTED_ELEMENTS})(?:\s[^<>]*)?>)\n+")
-_BEFORE_END_TAG_PATTERN = re.compile(rf"\n+(</(?:{_COMPACTED_ELEMENTS})>)")
+_BEFORE_END_TAG_PATTERN = re.compile(rf"(?<!\n)\n+(</(?:{_COMPACTED_ELEMENTS})>)")
 
 
 class CompactTemplateExtension(Extension):

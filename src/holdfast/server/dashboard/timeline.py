@@ -1,7 +1,9 @@
-"""The tasks of a job as SVG: a Gantt chart over time, and a graph of their dependencies in layers.
+"""The tasks of a job over time.
 
-The layout is computed here; the browser only pans and zooms. Both show at most `MAX_DRAWN_TASKS` tasks, and
-the page says how many are left out.
+Every task has a line: a small SVG whose horizontal axis is the time since the job was submitted, the same for
+all lines and for all jobs. The SVGs are stretched to the width of the page, so the texts beside them keep
+their size on a phone, and the script zooms by changing the visible part of all of them. Tasks are grouped by
+their type; failures come first, and groups without failures are folded when there are many tasks.
 """
 
 from __future__ import annotations
@@ -13,217 +15,205 @@ from typing import Any
 
 from markupsafe import Markup
 
-from holdfast.formatting import parse_iso_time_or_none, seconds_between, truncate_text
+from holdfast.formatting import format_count, parse_iso_time_or_none, seconds_between
 from holdfast.server.dashboard.filters import format_duration
 from holdfast.server.dashboard.state_badges import DEFAULT_STATE_STYLE, STATE_STYLES
 from holdfast.server.dashboard.svg import render_svg_element
 
-MAX_DRAWN_TASKS = 300
-ROW_HEIGHT, LABEL_WIDTH, NOTE_WIDTH, GANTT_WIDTH = 24, 190, 110, 960
-PLOT_WIDTH_PX = GANTT_WIDTH - LABEL_WIDTH - NOTE_WIDTH
-NODE_WIDTH, NODE_HEIGHT, NODE_GAP_X, NODE_GAP_Y = 150, 34, 46, 14
+LINE_WIDTH, LINE_HEIGHT = 1000, 14
+MIN_BAR_WIDTH = 3
 MIN_TIME_SPAN_S = 0.05
+MAX_UNFOLDED_TASKS = 40
+MAX_LINES_PER_GROUP = 100
+TICK_COUNT = 4
+# Which tasks of a group come first.
+STATE_ORDER = ("failed", "running", "retrying", "scheduled", "ready", "waiting", "cancelled", "succeeded")
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class GanttTimeScale:
-    """Maps times to horizontal positions in the Gantt chart."""
+class TimeScale:
+    """Maps times to horizontal positions. The origin is the time at which the job was submitted."""
 
     start: datetime
     span_s: float
 
     def compute_x(self, at: Any) -> float:
         elapsed = seconds_between(self.start, at) or 0
-        return LABEL_WIDTH + PLOT_WIDTH_PX * min(max(elapsed / self.span_s, 0), 1)
+        return LINE_WIDTH * min(max(elapsed / self.span_s, 0), 1)
 
 
-def draw_gantt_chart(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> Markup:
-    """Draw the Gantt chart of a job: one row per task with its waiting, running and failed times."""
-    drawn = sorted(
-        tasks[:MAX_DRAWN_TASKS],
-        key=lambda task: (str(task["started_at"] or "9"), str(task["due_at"]), task["id"]),
-    )
-    if not drawn:
-        return Markup("")
-    scale = _compute_time_scale(drawn, attempts, now)
+@dataclass(frozen=True)
+class TimelineLine:
+    """One task of the timeline: its name, its state, its bar and a note such as its run time."""
+
+    name: str
+    state: str
+    bar: Markup
+    note: str
+
+
+@dataclass(frozen=True)
+class TimelineGroup:
+    """The tasks of one type, with one bar for all of them."""
+
+    type: str
+    summary: str
+    bar: Markup
+    is_open: bool
+    has_failed: bool
+    lines: Sequence[TimelineLine]
+    omitted: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The timeline of a job: its origin, its length, the labels of its axis, and its groups of tasks."""
+
+    start: datetime
+    span_s: float
+    ticks: Sequence[str]
+    groups: Sequence[TimelineGroup]
+    is_grouped: bool
+
+
+def build_timeline(
+    submitted_at: Any, tasks: Sequence[Row], attempts: Sequence[Row], now: datetime
+) -> Timeline | None:
+    """Build the timeline of a job, or return None if it has no tasks."""
+    if not tasks:
+        return None
+    scale = _compute_time_scale(parse_iso_time_or_none(submitted_at) or now, tasks, attempts, now)
     attempts_by_task: dict[str, list[Row]] = {}
     for attempt in attempts:
         attempts_by_task.setdefault(attempt["task_id"], []).append(attempt)
-    rows = Markup("").join(
-        _draw_task_row(task, attempts_by_task.get(task["id"], []), scale, n * ROW_HEIGHT + 22, now)
-        for n, task in enumerate(drawn)
+    by_type: dict[str, list[Row]] = {}
+    for task in sorted(tasks, key=_get_sort_key):
+        by_type.setdefault(task["type"], []).append(task)
+    is_large = len(tasks) > MAX_UNFOLDED_TASKS
+    groups = [
+        _build_group(name, members, attempts_by_task, scale, now, is_open=not is_large)
+        for name, members in by_type.items()
+    ]
+    groups.sort(key=lambda group: not group.has_failed)
+    ticks = [format_duration(scale.span_s * n / TICK_COUNT) for n in range(TICK_COUNT + 1)]
+    return Timeline(scale.start, scale.span_s, ticks, groups, is_grouped=len(tasks) > len(by_type))
+
+
+def _get_sort_key(task: Row) -> tuple[int, str, str, str]:
+    """Sort failures first, then running tasks, then the others by their start."""
+    state = str(task["state"])
+    order = STATE_ORDER.index(state) if state in STATE_ORDER else len(STATE_ORDER)
+    return (min(order, 2), str(task["started_at"] or "9"), str(task["due_at"]), str(task["id"]))
+
+
+def _compute_time_scale(
+    start: datetime, tasks: Sequence[Row], attempts: Sequence[Row], now: datetime
+) -> TimeScale:
+    ends = [
+        at
+        for row in (*tasks, *attempts)
+        for name in ("finished_at", "ended_at", "started_at")
+        if (at := parse_iso_time_or_none(row.get(name)))
+    ]
+    is_live = any(task["status"] in {"running", "ready", "scheduled", "waiting"} for task in tasks)
+    end = max([*ends, start] + ([now] if is_live else []))
+    return TimeScale(start, max((end - start).total_seconds(), MIN_TIME_SPAN_S))
+
+
+def _build_group(
+    name: str,
+    tasks: Sequence[Row],
+    attempts_by_task: Mapping[str, Sequence[Row]],
+    scale: TimeScale,
+    now: datetime,
+    *,
+    is_open: bool,
+) -> TimelineGroup:
+    counts: dict[str, int] = {}
+    for task in tasks:
+        counts[task["state"]] = counts.get(task["state"], 0) + 1
+    known = [state for state in (*STATE_ORDER, *counts) if state in counts]
+    parts = [f"{counts[state]} {state}" for state in dict.fromkeys(known)]
+    has_failed = "failed" in counts
+    shown = tasks[:MAX_LINES_PER_GROUP]
+    lines = [
+        TimelineLine(
+            str(task["name"]),
+            str(task["state"]),
+            _draw_line(_draw_task_bars(task, attempts_by_task.get(task["id"], ()), scale, now)),
+            _format_note(task, now),
+        )
+        for task in shown
+    ]
+    bars = (bar for task in tasks for bar in _draw_run_bar(task, scale, now))
+    summary = f"{format_count(len(tasks), 'task')}: {', '.join(parts)}"
+    return TimelineGroup(
+        name, summary, _draw_line(bars), is_open or has_failed, has_failed, lines, len(tasks) - len(shown)
     )
-    height = len(drawn) * ROW_HEIGHT + 28
+
+
+def _draw_line(bars: Iterator[Markup]) -> Markup:
     return render_svg_element(
         "svg",
-        _draw_time_grid(scale, height),
-        rows,
-        class_="gantt",
-        viewBox=f"0 0 {GANTT_WIDTH} {height}",
-        role="img",
-        aria_label="Timeline of the tasks",
+        *bars,
+        class_="timeline-bar",
+        viewBox=f"0 0 {LINE_WIDTH} {LINE_HEIGHT}",
+        preserveAspectRatio="none",
+        aria_hidden="true",
     )
 
 
-def _compute_time_scale(tasks: Sequence[Row], attempts: Sequence[Row], now: datetime) -> GanttTimeScale:
-    first_times = [
-        parse_iso_time_or_none(task["started_at"]) or parse_iso_time_or_none(task["due_at"]) for task in tasks
-    ]
-    starts = [at for at in first_times if at and at <= now]
-    starts += [at for at in (parse_iso_time_or_none(attempt["started_at"]) for attempt in attempts) if at]
-    ends = [parse_iso_time_or_none(task["finished_at"]) or now for task in tasks if task["started_at"]]
-    start = min(starts, default=now)
-    return GanttTimeScale(start, max((max(ends, default=now) - start).total_seconds(), MIN_TIME_SPAN_S))
+def _draw_task_bars(task: Row, attempts: Sequence[Row], scale: TimeScale, now: datetime) -> Iterator[Markup]:
+    first_start = min(
+        (str(row["started_at"]) for row in (task, *attempts) if row["started_at"]), default=None
+    )
+    is_waiting = task["status"] in {"ready", "scheduled"}
+    waited_until = parse_iso_time_or_none(first_start) or (now if is_waiting else None)
+    due_at = parse_iso_time_or_none(task["due_at"])
+    if waited_until and due_at and due_at < waited_until and not attempts:
+        yield _draw_bar("pale", scale.compute_x(due_at), scale.compute_x(waited_until), "Waiting")
+    for attempt in attempts:
+        if attempt["started_at"] and attempt["outcome"] not in {"released", "snoozed"}:
+            title = f"Attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
+            start, end = scale.compute_x(attempt["started_at"]), scale.compute_x(attempt["ended_at"])
+            yield _draw_bar("danger", start, end, title)
+    yield from _draw_run_bar(task, scale, now)
 
 
-def _draw_time_grid(scale: GanttTimeScale, height: int) -> Markup:
-    elements: list[Markup] = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        x = LABEL_WIDTH + PLOT_WIDTH_PX * share
-        elements.append(render_svg_element("line", class_="grid", x1=x, x2=x, y1=16, y2=height))
-        elements.append(
-            render_svg_element("text", format_duration(scale.span_s * share), class_="axis", x=x, y=10)
+def _draw_run_bar(task: Row, scale: TimeScale, now: datetime) -> Iterator[Markup]:
+    end = _find_run_end(task, now)
+    if end:
+        tone = STATE_STYLES.get(task["state"], DEFAULT_STATE_STYLE).tone
+        title = (
+            f"{task['name']}: {task['state']}, {format_duration(seconds_between(task['started_at'], end))}"
         )
-    return Markup("").join(elements)
-
-
-def _draw_task_row(
-    task: Row, attempts: Sequence[Row], scale: GanttTimeScale, y: int, now: datetime
-) -> Markup:
-    note = _format_task_tooltip(task, now)
-    return render_svg_element(
-        "g",
-        render_svg_element("text", truncate_text(task["name"], 28), class_="name", x=0, y=y + 13),
-        *_draw_task_bars(task, scale, y, now),
-        *(_draw_failed_attempt(attempt, scale, y) for attempt in attempts if _is_drawn_as_failed(attempt)),
-        render_svg_element("text", note, class_="note", x=GANTT_WIDTH, y=y + 13, text_anchor="end"),
-        class_="row",
-    )
-
-
-def _is_drawn_as_failed(attempt: Row) -> bool:
-    return attempt["outcome"] not in {"released", "snoozed"} and bool(attempt["started_at"])
-
-
-def _draw_failed_attempt(attempt: Row, scale: GanttTimeScale, y: int) -> Markup:
-    title = f"Attempt {attempt['attempt']}: {attempt['error_type'] or attempt['outcome']}"
-    return _draw_time_bar(
-        "danger", scale.compute_x(attempt["started_at"]), scale.compute_x(attempt["ended_at"]), y, title
-    )
+        yield _draw_bar(tone, scale.compute_x(task["started_at"]), scale.compute_x(end), title)
 
 
 def _find_run_end(task: Row, now: datetime) -> datetime | None:
     """Return the end time of a task's last run: now if it is running, None if it never ran."""
-    if not task["started_at"] or task["status"] not in {"running", "succeeded", "cancelled"}:
+    if not task["started_at"] or task["status"] in {"ready", "scheduled", "waiting"}:
         return None
     return parse_iso_time_or_none(task["finished_at"]) or (now if task["status"] == "running" else None)
 
 
-def _draw_task_bars(task: Row, scale: GanttTimeScale, y: int, now: datetime) -> Iterator[Markup]:
-    end = _find_run_end(task, now)
-    if end:
-        tone = STATE_STYLES.get(task["status"], DEFAULT_STATE_STYLE).tone
-        yield _draw_time_bar(
-            "pale", scale.compute_x(task["due_at"]), scale.compute_x(task["started_at"]), y, "Waiting"
-        )
-        title = str(task["status"]).capitalize()
-        yield _draw_time_bar(tone, scale.compute_x(task["started_at"]), scale.compute_x(end), y, title)
-    elif task["status"] in {"ready", "scheduled"}:
-        due = min(parse_iso_time_or_none(task["due_at"]) or now, now)
-        yield _draw_time_bar("pale", scale.compute_x(due), scale.compute_x(now), y, "Waiting")
-
-
-def _format_task_tooltip(task: Row, now: datetime) -> str:
+def _format_note(task: Row, now: datetime) -> str:
     if task["status"] == "running" and task["percent"] is not None:
         return f"{task['percent']:.0f}%"
     end = _find_run_end(task, now)
-    return format_duration(seconds_between(task["started_at"], end)) if end else str(task["status"])
+    return format_duration(seconds_between(task["started_at"], end)) if end else str(task["state"])
 
 
-def _draw_time_bar(style: str, start_x: float, end_x: float, y: int, title: str) -> Markup:
+def _draw_bar(style: str, start_x: float, end_x: float, title: str) -> Markup:
+    x = min(start_x, LINE_WIDTH - MIN_BAR_WIDTH)
     return render_svg_element(
         "rect",
         render_svg_element("title", title),
         class_=style,
-        x=start_x,
-        y=y + 2,
-        width=max(end_x - start_x, 2),
-        height=14,
-        rx=3,
-    )
-
-
-def draw_task_graph(tasks: Sequence[Row], edges: Sequence[Sequence[str]]) -> Markup:
-    """Draw the tasks of a job in layers, with a line for each dependency."""
-    drawn = list(tasks[:MAX_DRAWN_TASKS])
-    if len(drawn) < 2:
-        return Markup("")
-    layers = _assign_task_layers([task["id"] for task in drawn], edges)
-    positions: dict[str, tuple[int, int]] = {}
-    layer_sizes: dict[int, int] = {}
-    for task in drawn:
-        layer = layers[task["id"]]
-        row = layer_sizes.get(layer, 0)
-        positions[task["id"]] = (layer * (NODE_WIDTH + NODE_GAP_X), row * (NODE_HEIGHT + NODE_GAP_Y))
-        layer_sizes[layer] = row + 1
-    width = (max(layer_sizes) + 1) * (NODE_WIDTH + NODE_GAP_X) - NODE_GAP_X + 4
-    height = max(layer_sizes.values()) * (NODE_HEIGHT + NODE_GAP_Y) + 4
-    lines = [
-        _draw_dependency_line(positions[parent], positions[child])
-        for parent, child in edges
-        if parent in positions and child in positions
-    ]
-    nodes = [_draw_task_node(task, *positions[task["id"]]) for task in drawn]
-    return render_svg_element(
-        "svg",
-        *lines,
-        *nodes,
-        class_="graph",
-        data_pan=True,
-        viewBox=f"-2 -2 {max(width, 420)} {max(height, 90)}",
-        role="img",
-        aria_label="Dependency graph of the tasks",
-    )
-
-
-def _assign_task_layers(task_ids: Sequence[str], edges: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the layer number of each task: one more than the highest layer of its dependencies."""
-    known = set(task_ids)
-    children: dict[str, list[str]] = {}
-    missing_parents = dict.fromkeys(task_ids, 0)
-    for parent, child in edges:
-        if parent in known and child in known:
-            children.setdefault(parent, []).append(child)
-            missing_parents[child] += 1
-    layers = dict.fromkeys(task_ids, 0)
-    ready = [task_id for task_id in task_ids if not missing_parents[task_id]]
-    while ready:
-        parent = ready.pop()
-        for child in children.get(parent, ()):
-            layers[child] = max(layers[child], layers[parent] + 1)
-            missing_parents[child] -= 1
-            if not missing_parents[child]:
-                ready.append(child)
-    return layers
-
-
-def _draw_dependency_line(start: tuple[int, int], end: tuple[int, int]) -> Markup:
-    x1, y1, x2, y2 = start[0] + NODE_WIDTH, start[1] + NODE_HEIGHT / 2, end[0], end[1] + NODE_HEIGHT / 2
-    bend = (x2 - x1) / 2
-    return render_svg_element(
-        "path", class_="edge", d=f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-    )
-
-
-def _draw_task_node(task: Row, x: int, y: int) -> Markup:
-    tone = STATE_STYLES.get(task["status"], DEFAULT_STATE_STYLE).tone
-    return render_svg_element(
-        "g",
-        render_svg_element("title", task["name"]),
-        render_svg_element("rect", x=x, y=y, width=NODE_WIDTH, height=NODE_HEIGHT, rx=6),
-        render_svg_element("text", truncate_text(task["name"], 20), class_="name", x=x + 10, y=y + 14),
-        render_svg_element("text", task["status"], class_="note", x=x + 10, y=y + 27),
-        class_=f"node {tone}",
+        x=round(x, 1),
+        y=0,
+        width=round(max(end_x - x, MIN_BAR_WIDTH), 1),
+        height=LINE_HEIGHT,
     )

@@ -9,7 +9,7 @@
 // reconnects on its own and receives the events that it missed. If it may not reconnect, this client requests a new
 // ticket and continues the stream where it ended.
 
-const EVENTS = ["snapshot", "state", "progress", "task", "artifact", "end"];
+const EVENTS = ["snapshot", "status", "progress", "task", "artifact", "end"];
 const RECONNECT_DELAY_MS = 2000;
 
 export class ProblemError extends Error {

@@ -6,8 +6,11 @@ from importlib import import_module
 
 PAGE_MODULES = (
     "overview",
+    "alerts",
+    "alert_settings",
     "jobs",
     "job",
+    "job_logs",
     "rerun",
     "errors",
     "bulk",
@@ -16,6 +19,7 @@ PAGE_MODULES = (
     "queues",
     "tasks",
     "schedules",
+    "schedule_detail",
     "schedule_edit",
     "messages",
     "limits",

@@ -9,7 +9,7 @@ from holdfast.server.dashboard.site import DashboardPage, PageRequest
 MAX_AUDIT_ROWS = 100
 
 
-@register_page("/audit", "audit.view")
+@register_page("/audit", "audit.view", reads_replica=True)
 async def show_audit_log(request: PageRequest) -> DashboardPage:
     text = request.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 19 else None

@@ -9,7 +9,7 @@ from uuid import UUID
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from holdfast.engine import artifacts, jobs, search
+from holdfast.engine import artifacts, batches, jobs, search
 from holdfast.formatting import format_count
 from holdfast.model import Artifact
 from holdfast.server.api.batches import build_batch_manifest
@@ -36,7 +36,9 @@ async def show_batch(request: PageRequest) -> DashboardPage:
     result = await search.search_jobs(
         request.connection, f"batch:{request.parse_id()}", before=request.before_id
     )
-    return DashboardPage("batch.html", f"Batch {batch['name'] or ''}", {"batch": batch, "result": result})
+    states = await batches.list_batch_states(request.connection, [batch])
+    values = {"batch": batch, "result": result, "state": states[str(batch["id"])]}
+    return DashboardPage("batch.html", f"Batch {batch['name'] or ''}", values)
 
 
 @register_action("/batches/{id}/cancel", "jobs.cancel")

@@ -41,7 +41,13 @@ async def list_batches_and_bulk_actions(request: PageRequest) -> DashboardPage:
     actions = await bulk_actions.list_bulk_actions(request.connection) if request.can("bulk.run") else []
     visible = [bulk for bulk in actions if request.can_see_owner(bulk.owner)]
     return DashboardPage(
-        "bulk_actions.html", "Batches and bulk actions", {"batches": batches, "bulk_actions": visible}
+        "bulk_actions.html",
+        "Batches and bulk actions",
+        {
+            "batches": batches,
+            "batch_states": await engine_batches.list_batch_states(request.connection, batches),
+            "bulk_actions": visible,
+        },
     )
 
 

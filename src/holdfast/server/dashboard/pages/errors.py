@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import bulk_actions, error_groups
 from holdfast.errors import InvalidError
 from holdfast.search import quote_search_value
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
 from holdfast.server.dashboard.job_redaction import create_job_redactors, redact_error_groups
 from holdfast.server.dashboard.pages.job import redact_attempt
 from holdfast.server.dashboard.registry import register_action, register_page
@@ -27,7 +28,7 @@ IGNORE_PERIOD_OPTIONS = {
 }
 
 
-@register_page("/errors", "errors.view")
+@register_page("/errors", "errors.view", reads_replica=True)
 async def list_errors(request: PageRequest) -> DashboardPage:
     time_range = request.query.get("span", "24h")
     hours = ERROR_TIME_RANGES_H.get(time_range, 24)
@@ -50,7 +51,7 @@ async def list_errors(request: PageRequest) -> DashboardPage:
     )
 
 
-@register_page("/error", "errors.view")
+@register_page("/error", "errors.view", reads_replica=True)
 async def show_error(request: PageRequest) -> DashboardPage:
     cause = request.query.get("cause", "")
     group = await error_groups.get_error_group(request.connection, cause, owner=request.tenant)
@@ -87,7 +88,7 @@ async def _redact_error_samples(
 
 
 @register_action("/error/ignore", "errors.ignore")
-async def ignore_error(action: ActionRequest) -> tuple[str, str]:
+async def ignore_error(action: ActionRequest) -> ActionResult:
     """Ignore an error group for the chosen period. The choice `never` stops ignoring it."""
     cause, value = action.get_required_text("cause"), action.get_text("span")
     if value not in {*IGNORE_PERIOD_OPTIONS, "never"}:
@@ -100,4 +101,5 @@ async def ignore_error(action: ActionRequest) -> tuple[str, str]:
     )
     await action.record_audit("error.ignore", cause, span=value, reason=reason, link=link)
     message = "The error is no longer ignored." if until is None else "The error is ignored."
-    return build_dashboard_url("/error", cause=cause), message
+    undo = None if until is None else UndoAction("/error/ignore", {"cause": cause, "span": "never"})
+    return ActionResult(build_dashboard_url("/error", cause=cause), message, undo)

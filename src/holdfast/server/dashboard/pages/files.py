@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from urllib.parse import quote
@@ -12,18 +13,21 @@ from starlette.responses import Response, StreamingResponse
 from holdfast.engine import artifacts
 from holdfast.errors import InvalidError, NotFoundError, StorageError
 from holdfast.model import Artifact
-from holdfast.server.dashboard.file_previews import load_file_preview
+from holdfast.server.api.file_links import read_first_chunk
+from holdfast.server.dashboard.file_previews import FilePreview, load_file_preview
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 from holdfast.storage import ObjectStore
 
 FILES_PER_PAGE = 50
+MAX_THUMBNAIL_BYTES = 1_000_000  # the browser reads the whole file, up to fifty on a page
 RETENTION_OPTIONS_DAYS = {"1 day": 1, "7 days": 7, "30 days": 30, "1 year": 365, "Forever": None}
+_EMPTY_PICTURE = base64.b64decode("R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw==")
 # A previewed file may not run scripts or load anything. The PDF viewers of browsers do not work in a sandbox.
 _PREVIEW_CSP = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
 
 
-@register_page("/files", "artifact.view")
+@register_page("/files", "artifact.view", reads_replica=True)
 async def list_files(request: PageRequest) -> DashboardPage:
     overview = await artifacts.get_files_overview(
         request.connection, owner=request.tenant, before=request.before_id
@@ -71,9 +75,29 @@ async def preview_file(request: PageRequest) -> Response:
     preview = await load_file_preview(store, file)
     if preview is None or preview.kind == "text":
         raise HTTPException(404, "This file has no preview.")
+    return await _send_preview(store, file, preview)
+
+
+@register_download("/files/{id}/thumbnail", "artifact.download")
+async def show_thumbnail(request: PageRequest) -> Response:
+    """Send a small image file for a list, or an empty picture for a file that is lost or no image.
+
+    An error would be a broken picture in the list, and a line in the console of the browser.
+    """
+    store, file = request.site.services.get_store(), await _get_file_or_404(request)
+    try:
+        preview = await load_file_preview(store, file) if file.size <= MAX_THUMBNAIL_BYTES else None
+        if preview is not None and preview.kind == "image":
+            return await _send_preview(store, file, preview)
+    except (NotFoundError, StorageError):
+        pass
+    return Response(_EMPTY_PICTURE, media_type="image/gif", headers={"content-security-policy": "sandbox"})
+
+
+async def _send_preview(store: ObjectStore, file: Artifact, preview: FilePreview) -> Response:
     sandbox = "" if preview.kind == "pdf" else "; sandbox"
     return StreamingResponse(
-        _read_file_chunks(store, file.key),
+        await read_first_chunk(_read_file_chunks(store, file.key)),
         media_type=preview.media_type,
         headers={
             "content-disposition": "inline",
@@ -88,10 +112,11 @@ async def preview_file(request: PageRequest) -> Response:
 async def download_file(request: PageRequest) -> Response:
     """Send a file as an attachment, with a media type that browsers do not execute."""
     store, file = request.site.services.get_store(), await _get_file_or_404(request)
+    content = await read_first_chunk(_read_file_chunks(store, file.key))
     await artifacts.increment_artifact_downloads(request.connection, file.id)
     name = quote(file.name.rpartition("/")[2], safe="")
     return StreamingResponse(
-        _read_file_chunks(store, file.key),
+        content,
         media_type="application/octet-stream",
         headers={
             "content-disposition": f"attachment; filename*=UTF-8''{name}",

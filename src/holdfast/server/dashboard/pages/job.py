@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,13 +11,21 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import artifacts, explain, job_detail, jobs, logs, task_types
 from holdfast.engine.connection import Connection
 from holdfast.formatting import describe_wait_reason, format_count
-from holdfast.model import TaskExplanation
+from holdfast.model import LogLine, TaskExplanation
 from holdfast.server.dashboard import timeline
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
+from holdfast.server.dashboard.job_attempts import group_log_lines, list_all_attempts
 from holdfast.server.dashboard.job_redaction import create_job_redactor
 from holdfast.server.dashboard.pages.jobs import redact_job_row, redact_progress
 from holdfast.server.dashboard.redaction import PayloadRedactor
 from holdfast.server.dashboard.registry import register_action, register_page
-from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
+from holdfast.server.dashboard.site import (
+    ActionRequest,
+    DashboardPage,
+    PageRequest,
+    parse_uuid_or_404,
+)
+from holdfast.server.dashboard.task_graph import draw_task_graph
 
 JOB_TABS = {
     "attempts": "Attempts",
@@ -27,10 +35,15 @@ JOB_TABS = {
     "events": "Events",
     "tasks": "Tasks",
 }
-MAX_SHOWN_TASKS = 300
+MAX_SHOWN_TASKS = 1000
+MAX_DRAWN_GRAPH_TASKS = 300
+MAX_SHOWN_ATTEMPTS = 100
+MAX_LOG_LINES_PER_ATTEMPT = 20
 MAX_EXPLAINED_TASKS = 5
 MAX_TASKS_WITH_PAYLOAD = 20
 MAX_SHOWN_LOG_LINES = 500
+MAX_SEARCHED_LOG_LINES = 5000
+LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_SHOWN_EVENTS = 500
 MAX_SHOWN_FILES = 200
 LIBRARY_PATH_PARTS = ("holdfast/", "asyncio/", "concurrent/", "threading.py", "site-packages/")
@@ -55,8 +68,8 @@ async def show_job(request: PageRequest) -> DashboardPage:
             "tasks": tasks,
             "omitted_tasks": detail["counts"]["total"] - len(tasks),
             "reasons": await _explain_tasks(request, tasks),
-            "gantt_chart": timeline.draw_gantt_chart(tasks, detail["attempts"], request.now),
-            "task_graph": timeline.draw_task_graph(tasks, detail["edges"]),
+            "timeline": timeline.build_timeline(detail["created_at"], tasks, detail["attempts"], request.now),
+            "task_graph": draw_task_graph(tasks[:MAX_DRAWN_GRAPH_TASKS], detail["edges"]),
             "tab": tab,
             "tabs": JOB_TABS,
             "reruns": await job_detail.get_rerun_links(request.connection, request.parse_id()),
@@ -119,10 +132,9 @@ async def _load_tab_values(
 ) -> dict[str, Any]:
     connection, job_id = request.connection, request.parse_id()
     if tab == "attempts":
-        attempts = await job_detail.list_job_attempts(connection, job_id)
-        return {"attempts": [redact_attempt(attempt, redactor) for attempt in attempts]}
+        return await _load_attempts(request, tasks, redactor)
     if tab == "logs":
-        return {"log_lines": await _load_log_lines(connection, job_id, tasks, redactor)}
+        return await _load_log_values(request, tasks, redactor)
     if tab == "files":
         return {
             "files": await artifacts.list_artifacts(connection, {"job": str(job_id)}, limit=MAX_SHOWN_FILES)
@@ -135,21 +147,73 @@ async def _load_tab_values(
     return {}
 
 
-async def _load_log_lines(
-    connection: Connection, job_id: UUID, tasks: Sequence[Row], redactor: PayloadRedactor
+async def _load_log_values(
+    request: PageRequest, tasks: Sequence[Row], redactor: PayloadRedactor
+) -> dict[str, Any]:
+    """Return the newest log lines that match the filters of the page, and the filters."""
+    level = request.query.get("level", "debug")
+    level = level if level in LOG_LEVELS else "debug"
+    task = request.query.get("task")
+    task_id = parse_uuid_or_404(task) if task else None
+    attempt, words = request.query.get("attempt", ""), request.query.get("find", "").strip()[:200]
+    rows = await logs.read_logs(
+        request.connection,
+        request.parse_id(),
+        limit=MAX_SEARCHED_LOG_LINES if words or attempt else MAX_SHOWN_LOG_LINES,
+        level=level,
+        task_id=task_id,
+        newest=True,
+    )
+    lines = [
+        line
+        for line in load_log_lines(rows, tasks, redactor)
+        if (not attempt or str(line["attempt"]) == attempt)
+        and words.lower() in f"{line['message']} {line['fields'] or ''}".lower()
+    ]
+    return {
+        "log_lines": lines[-MAX_SHOWN_LOG_LINES:],
+        "log_is_truncated": len(rows) >= MAX_SHOWN_LOG_LINES,
+        "log_level": level,
+        "log_levels": LOG_LEVELS,
+        "log_search": words,
+        "log_task": task or "",
+        "log_attempt": attempt,
+    }
+
+
+def load_log_lines(
+    rows: Iterable[LogLine], tasks: Sequence[Row], redactor: PayloadRedactor
 ) -> list[dict[str, Any]]:
+    """Return log lines with the names of their tasks, without values that the user may not see."""
     names = {task["id"]: task["name"] for task in tasks}
     return [
         {
             "at": line.at,
             "level": line.level,
+            "task_id": str(line.task_id),
             "task": names.get(str(line.task_id), ""),
             "attempt": line.attempt,
             "message": redactor.redact_text(line.message),
             "fields": redactor.redact_payload(line.fields) if line.fields else None,
         }
-        for line in await logs.read_logs(connection, job_id, limit=MAX_SHOWN_LOG_LINES, newest=True)
+        for line in rows
     ]
+
+
+async def _load_attempts(
+    request: PageRequest, tasks: Sequence[Row], redactor: PayloadRedactor
+) -> dict[str, Any]:
+    connection, job_id = request.connection, request.parse_id()
+    stored = await job_detail.list_job_attempts(connection, job_id)
+    lines = await logs.read_logs(connection, job_id, limit=MAX_SHOWN_LOG_LINES, newest=True)
+    attempts = list_all_attempts(tasks, [redact_attempt(attempt, redactor) for attempt in stored])
+    return {
+        "attempts": attempts[:MAX_SHOWN_ATTEMPTS],
+        "omitted_attempts": max(len(attempts) - MAX_SHOWN_ATTEMPTS, 0),
+        "log_lines_by_attempt": group_log_lines(
+            load_log_lines(lines, tasks, redactor), max_lines_per_attempt=MAX_LOG_LINES_PER_ATTEMPT
+        ),
+    }
 
 
 def redact_attempt(attempt: Row, redactor: PayloadRedactor) -> dict[str, Any]:
@@ -224,12 +288,15 @@ async def retry_job(action: ActionRequest) -> tuple[str, str]:
 
 
 @register_action("/jobs/{id}/cancel", "jobs.cancel")
-async def cancel_job(action: ActionRequest) -> tuple[str, str]:
+async def cancel_job(action: ActionRequest) -> ActionResult:
     job_id = await _get_visible_job_id(action)
     reason = action.get_text("reason") or f"Cancelled by {action.actor_name}."
     result = await jobs.cancel_job(action.connection, job_id, reason)
     await action.record_audit(
         "job.cancel", job_id, done=result["cancelled"], reason=action.get_text("reason")
     )
-    message = "Job cancelled." if result["cancelled"] else f"The job has already ended: {result['status']}."
-    return f"/jobs/{job_id}", message
+    if not result["cancelled"]:
+        return ActionResult(f"/jobs/{job_id}", f"The job has already ended: {result['status']}.")
+    undo = UndoAction(f"/jobs/{job_id}/retry", {"reason": "The cancellation was undone."})
+    can_undo = action.request.can("jobs.retry")
+    return ActionResult(f"/jobs/{job_id}", "Job cancelled.", undo if can_undo else None)

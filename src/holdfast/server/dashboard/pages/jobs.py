@@ -17,11 +17,21 @@ from holdfast.errors import InvalidError
 from holdfast.formatting import format_error, seconds_between
 from holdfast.redaction import find_secret_fields
 from holdfast.search import SEARCH_FIELDS, SEARCH_STATES, SearchQuery, parse_search, replace_search_term
+from holdfast.server.dashboard.flash import redirect_with_message
+from holdfast.server.dashboard.job_columns import (
+    COLUMNS_COOKIE,
+    JOB_COLUMNS,
+    JobColumn,
+    format_chosen_columns,
+    parse_chosen_columns,
+)
 from holdfast.server.dashboard.job_redaction import create_row_redactors
 from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.redaction import PayloadRedactor, restrict_search
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
+from holdfast.server.dashboard.shards import read_all_shards
 from holdfast.server.dashboard.site import (
+    PREFERENCE_COOKIE_LIFETIME_S,
     ActionRequest,
     DashboardPage,
     PageRequest,
@@ -29,7 +39,7 @@ from holdfast.server.dashboard.site import (
     parse_uuid_or_404,
 )
 
-JOBS_PER_PAGE = 50
+JOBS_PER_PAGE = 100
 MAX_EXPORTED_JOBS = 5000
 EXPORT_JOBS_PER_QUERY = 500
 MAX_SUGGESTED_QUEUES = 50
@@ -59,20 +69,19 @@ async def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery
     return restrict_search(query, request.user, secret_fields)
 
 
-@register_page("/jobs", "jobs.view")
+@register_page("/jobs", "jobs.view", reads_replica=True)
 async def list_jobs(request: PageRequest) -> DashboardPage:
     text = request.query.get("q", "").strip()
     error: str | None = None
     result = search.JobSearchPage(rows=[])
+    rows: list[dict[str, Any]] = []
+    missing_shards: list[int] = []
+    task_queues = await queues.list_task_queues(request.connection)
     try:
-        result = await search.search_jobs(
-            request.connection,
-            await parse_permitted_search(request, text),
-            before=request.before_id,
-            limit=JOBS_PER_PAGE,
-            owner=request.tenant,
-            with_count=request.before_id is None,
-        )
+        if request.site.shard_sites:
+            result, rows, missing_shards = await _search_all_shards(request, text)
+        else:
+            result, rows = await _search_jobs(request, text)
     except InvalidError as invalid:
         error = str(invalid)
     return DashboardPage(
@@ -82,12 +91,68 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
             "q": text,
             "error": error,
             "result": result,
-            "jobs": await redact_job_rows(request, result.rows),
-            "state_filters": await _build_state_filters(request, text if error is None else ""),
+            "jobs": rows,
+            "missing_shards": missing_shards,
+            "is_merged": bool(request.site.shard_sites),
+            "state_filters": await _build_state_filters(request, text if error is None else "", task_queues),
             "saved_views": await saved_views.list_saved_views(request.connection, request.user.name),
-            "suggestions": await _list_search_suggestions(request),
+            "suggestions": _list_search_suggestions(task_queues),
+            "columns": [
+                *(["shard"] if request.site.shard_sites else []),
+                *(
+                    name
+                    for name in parse_chosen_columns(request.cookies.get(COLUMNS_COOKIE))
+                    if name != "payload" or request.can("payload.view")
+                ),
+            ],
+            "column_labels": {**JOB_COLUMNS, "shard": JobColumn("Shard")}
+            if request.site.shard_sites
+            else JOB_COLUMNS,
         },
     )
+
+
+async def _search_jobs(request: PageRequest, text: str) -> tuple[search.JobSearchPage, list[dict[str, Any]]]:
+    """Return a page of jobs of one database, and its rows as the user may see them."""
+    result = await search.search_jobs(
+        request.connection,
+        await parse_permitted_search(request, text),
+        before=request.before_id,
+        limit=JOBS_PER_PAGE,
+        owner=request.tenant,
+        with_count=request.before_id is None,
+    )
+    return result, await redact_job_rows(request, result.rows)
+
+
+async def _search_all_shards(
+    request: PageRequest, text: str
+) -> tuple[search.JobSearchPage, list[dict[str, Any]], list[int]]:
+    """Return a page of jobs of all shards, newest first, and the shards that did not answer.
+
+    A shard with a next page may have more jobs older than its `next`, so the page ends at the newest `next`.
+    """
+    parse_search(text)  # an error of the search is not an error of a shard
+    pages, missing = await read_all_shards(request, lambda own: _search_jobs(own, text))
+    rows = [{**row, "shard": str(number)} for number, (_, own_rows) in pages.items() for row in own_rows]
+    rows.sort(key=lambda row: str(row["id"]), reverse=True)
+    results = [result for result, _ in pages.values()]
+    end = max((result.next for result in results if result.next is not None), default=None)
+    if end is not None:
+        rows = [row for row in rows if str(row["id"]) >= str(end)]
+    if len(rows) > JOBS_PER_PAGE:
+        end = UUID(str(rows[JOBS_PER_PAGE - 1]["id"]))
+    counts = [result.count for result in results if result.count is not None]
+    merged = search.JobSearchPage(
+        rows=[],
+        next=end,
+        truncated=any(result.truncated for result in results),
+        scan=sum(result.scan for result in results),
+        count=sum(counts) if counts else None,
+        exact=not missing and all(result.exact for result in results),
+        at_least=bool(missing) or any(result.at_least for result in results),
+    )
+    return merged, rows[:JOBS_PER_PAGE], missing
 
 
 async def redact_job_rows(request: PageRequest, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -119,27 +184,22 @@ def redact_progress(progress: Mapping[str, Any], redactor: PayloadRedactor) -> d
     return {name: redactor.redact_text(progress.get(name)) for name in ("phase", "message")}
 
 
-async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str, Any]]:
+async def _build_state_filters(
+    request: PageRequest, text: str, task_queues: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Build one filter link per job state, with a count for states that are fast to count."""
-    counts: dict[str, int | None] = {}
-    ready_exact = True
-    if request.tenant is None:
-        task_queues = await queues.list_task_queues(request.connection)
+    counts: dict[str, tuple[int, bool]] = {}
+    if request.tenant is None and not request.site.shard_sites:
         totals = await overview.count_problems(request.connection, request.now - timedelta(hours=24))
-        ready_exact = all(queue["ready_exact"] for queue in task_queues)
-        counts = {
-            "ready": sum(queue["ready"] for queue in task_queues),
-            "running": sum(queue["running"] for queue in task_queues),
-            "scheduled": totals["scheduled"],
-            "retrying": totals["retrying"],
-            "failed": totals["failed"],
+        counts = {state: queues.sum_task_counts(task_queues, state) for state in ("ready", "running")} | {
+            state: (totals[state], totals[f"{state}_exact"]) for state in ("scheduled", "retrying", "failed")
         }
     chosen = parse_search(text).get_values("state")
     return [
         {
             "state": state,
-            "count": counts.get(state),
-            "exact": state != "ready" or ready_exact,
+            "count": counts.get(state, (None, True))[0],
+            "exact": counts.get(state, (None, True))[1],
             "is_chosen": state in chosen,
             "q": replace_search_term(text, "state", None if chosen == (state,) else state),
         }
@@ -147,9 +207,8 @@ async def _build_state_filters(request: PageRequest, text: str) -> list[dict[str
     ]
 
 
-async def _list_search_suggestions(request: PageRequest) -> list[str]:
+def _list_search_suggestions(task_queues: Sequence[dict[str, Any]]) -> list[str]:
     """Return suggestions for the search box: search fields, then existing queues and tasks."""
-    task_queues = await queues.list_task_queues(request.connection)
     task_types = {task_type for queue in task_queues for task_type in queue["types"] or ()}
     return [
         *(f"{name}:" for name in SEARCH_FIELDS),
@@ -203,6 +262,23 @@ def _format_csv_line(values: Iterable[Any]) -> str:
     formula_starts = {"=", "+", "-", "@", "\t", "\r"}
     csv.writer(output).writerow([f"'{text}" if text[:1] in formula_starts else text for text in texts])
     return output.getvalue()
+
+
+@register_action("/jobs/columns", "settings.edit")
+async def choose_columns(action: ActionRequest) -> Response:
+    """Save the columns of the job list in a cookie of this browser. None means the default columns."""
+    names = [name for name in action.form.getlist("column") if isinstance(name, str)]
+    path = build_dashboard_url("/jobs", q=action.get_text("q", max_chars=4000))
+    base = action.request.base
+    response = redirect_with_message(action.request.site.signer, base, path, "")
+    response.set_cookie(
+        COLUMNS_COOKIE,
+        format_chosen_columns(names),
+        max_age=PREFERENCE_COOKIE_LIFETIME_S,
+        samesite="lax",
+        path=base or "/",
+    )
+    return response
 
 
 @register_action("/views/save", "view.save")

@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.engine import limits
+from holdfast.definitions.validation import format_name_suggestion
+from holdfast.engine import audit, limits
 from holdfast.engine.limits import LimitRule
+from holdfast.errors import NotFoundError
 from holdfast.formatting import seconds_between
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
+
+_LIMIT_FIELDS = ("name", "queue", "type", "max_running", "rate", "burst")
 
 
 @register_page("/limits", "system.view")
 async def list_limits(request: PageRequest) -> DashboardPage:
     rows = await limits.list_limits(request.connection)
-    return DashboardPage(
-        "limits.html", "Limits", {"rows": [{**row, "state": _get_limit_state(request, row)} for row in rows]}
+    name = request.query.get("history", "")
+    changes = (
+        await audit.list_audit_entries_of_target(request.connection, "limit", name)
+        if name and request.can("audit.view")
+        else []
     )
+    values = {
+        "rows": [{**row, "state": _get_limit_state(request, row)} for row in rows],
+        "history_name": name if request.can("audit.view") else "",
+        "changes": changes,
+    }
+    return DashboardPage("limits.html", "Limits", values)
 
 
 def _get_limit_state(request: PageRequest, row: Mapping[str, Any]) -> str:
@@ -33,7 +47,7 @@ def _get_limit_state(request: PageRequest, row: Mapping[str, Any]) -> str:
 
 
 @register_action("/limits/set", "queue.limit")
-async def set_limit(action: ActionRequest) -> tuple[str, str]:
+async def set_limit(action: ActionRequest) -> ActionResult:
     max_running = action.get_number("max_running")
     limit = LimitRule(
         name=action.get_required_text("name"),
@@ -44,16 +58,36 @@ async def set_limit(action: ActionRequest) -> tuple[str, str]:
         rate=action.get_number("rate"),
         burst=action.get_number("burst"),
     )
+    rows = await limits.list_limits(action.connection)
+    before = next((row for row in rows if row["name"] == limit.name), None)
     await limits.put_limit(action.connection, limit)
     await action.record_audit(
-        "limit.set", limit.name, max_running=limit.max_running, rate=limit.rate, queue=limit.queue
+        "limit.set",
+        limit.name,
+        max_running=limit.max_running,
+        rate=limit.rate,
+        burst=limit.burst,
+        queue=limit.queue,
+        type=limit.type,
     )
-    return "/limits", f"Limit {limit.name} saved."
+    undo = _build_undo(before) if before is not None else None
+    return ActionResult("/limits", f"Limit {limit.name} saved.", undo)
+
+
+def _build_undo(limit: Mapping[str, Any]) -> UndoAction:
+    """Return the form that stores a limit again as it was."""
+    fields = {field: str(limit[field]) for field in _LIMIT_FIELDS if limit.get(field) is not None}
+    return UndoAction("/limits/set", fields | ({"per_key": "yes"} if limit["per_key"] else {}))
 
 
 @register_action("/limits/remove", "queue.limit")
-async def delete_limit(action: ActionRequest) -> tuple[str, str]:
+async def delete_limit(action: ActionRequest) -> ActionResult:
     name = action.get_required_text("name")
-    removed = await limits.delete_limit(action.connection, name)
-    await action.record_audit("limit.remove", name, changed=removed)
-    return "/limits", f"Limit {name} removed." if removed else f"Limit {name} does not exist."
+    rows = await limits.list_limits(action.connection)
+    limit = next((row for row in rows if row["name"] == name), None)
+    if limit is None:
+        suggestion = format_name_suggestion(name, [row["name"] for row in rows])
+        raise NotFoundError(f"Limit {name!r} does not exist{suggestion}", field="name")
+    await limits.delete_limit(action.connection, name)
+    await action.record_audit("limit.remove", name, changed=True)
+    return ActionResult("/limits", f"Limit {name} removed.", _build_undo(limit))

@@ -6,11 +6,15 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from holdfast.server.dashboard.flash import redirect_with_message
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.roles import ALL_PERMISSIONS, PERMISSIONS_BY_ROLE
-from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, redirect_with_message
-
-PREFERENCE_COOKIE_LIFETIME_S = 365 * 86400
+from holdfast.server.dashboard.site import (
+    PREFERENCE_COOKIE_LIFETIME_S,
+    ActionRequest,
+    DashboardPage,
+    PageRequest,
+)
 
 
 class PreferenceField(NamedTuple):
@@ -22,10 +26,12 @@ class PreferenceField(NamedTuple):
 
 DISPLAY_PREFERENCES = {
     "theme": PreferenceField("Theme", {"system": "System", "light": "Light", "dark": "Dark"}),
-    "time": PreferenceField("Times", {"relative": "Relative (5m ago)", "utc": "Absolute (UTC)"}),
+    "time": PreferenceField(
+        "Times",
+        {"relative": "Relative (5m ago)", "local": "Absolute (your time zone)", "utc": "Absolute (UTC)"},
+    ),
     "density": PreferenceField("Row height", {"normal": "Normal", "dense": "Compact"}),
     "keys": PreferenceField("Keyboard shortcuts", {"on": "On", "off": "Off"}),
-    "previews": PreferenceField("Payloads in the job list", {"on": "Show", "off": "Hide"}),
 }
 
 
@@ -51,7 +57,9 @@ async def show_settings(request: PageRequest) -> DashboardPage:
 @register_action("/settings", "settings.edit")
 async def save_settings(action: ActionRequest) -> Response:
     """Save the display preferences of this browser in cookies."""
-    response = redirect_with_message(action.request.site, action.request, "/settings", "Settings saved.")
+    response = redirect_with_message(
+        action.request.site.signer, action.request.base, "/settings", "Settings saved."
+    )
     for name, preference in DISPLAY_PREFERENCES.items():
         value = action.get_text(name)
         if value in preference.options:

@@ -11,13 +11,11 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import limits, overview, queues
 from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
-from holdfast.server.dashboard.pages.overview import (
-    CHART_TIME_RANGES_H,
-    build_throughput_chart,
-    build_wait_chart,
-)
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
+from holdfast.server.dashboard.pages.overview import build_throughput_chart, build_wait_chart
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
+from holdfast.server.dashboard.time_ranges import load_chart_stats, parse_time_range
 
 # Values that the form submits, with their labels and their length in hours.
 PAUSE_PERIOD_OPTIONS: dict[str, tuple[str, float | None]] = {
@@ -32,7 +30,7 @@ TREND_POINT_COUNT = 12
 Row = Mapping[str, Any]
 
 
-@register_page("/queues", "system.view")
+@register_page("/queues", "system.view", reads_replica=True)
 async def list_queues(request: PageRequest) -> DashboardPage:
     task_queues = await queues.list_task_queues(request.connection)
     type_stats = await overview.get_task_type_stats(request.connection, 6)
@@ -62,10 +60,9 @@ async def show_queue(request: PageRequest) -> DashboardPage:
     task_queues = await queues.list_task_queues(connection, name)
     if not task_queues:
         raise HTTPException(404, f"Queue {name} does not exist.")
-    time_range = request.query.get("span", "1h")
-    stats = await overview.get_throughput_chart(
-        connection, CHART_TIME_RANGES_H.get(time_range, 1), queue=name
-    )
+    types: list[str] = task_queues[0]["types"] or []
+    time_range = parse_time_range(request)
+    stats, day_before = await load_chart_stats(request, time_range, queue=name)
     workers = await engine_workers.list_workers(connection)
     type_stats = await overview.get_task_type_stats(connection, 24)
     return DashboardPage(
@@ -73,29 +70,31 @@ async def show_queue(request: PageRequest) -> DashboardPage:
         f"Queue {name}",
         {
             "queue": task_queues[0],
-            "throughput_chart": build_throughput_chart(stats),
-            "wait_chart": build_wait_chart(stats),
+            "throughput_chart": build_throughput_chart(stats, day_before),
+            "wait_chart": build_wait_chart(stats, day_before),
             "task_types": [row for row in type_stats if row["queue"] == name],
             "workers": [worker for worker in workers if name in (worker["queues"] or ())],
             "limits": [
-                limit for limit in await limits.list_limits(connection) if limit["queue"] in (None, name)
+                limit
+                for limit in await limits.list_limits(connection)
+                if limit["queue"] in (None, name) and limit["type"] in (None, *types)
             ],
             "desired_workers": await engine_workers.count_desired_workers(
                 connection, name, per_worker=ASSUMED_SLOTS_PER_WORKER
             ),
             "slots_per_worker": ASSUMED_SLOTS_PER_WORKER,
             "pause_options": {value: label for value, (label, _) in PAUSE_PERIOD_OPTIONS.items()},
-            "time_ranges": list(CHART_TIME_RANGES_H),
             "time_range": time_range,
         },
     )
 
 
 @register_action("/queue/pause", "queue.pause")
-async def pause_queue(action: ActionRequest) -> tuple[str, str]:
+async def pause_queue(action: ActionRequest) -> ActionResult:
     name, value = action.get_required_text("name"), action.get_text("span")
     if value not in PAUSE_PERIOD_OPTIONS:
         raise InvalidError("Choose how long to pause the queue.", field="span")
+    await queues.require_queue_name(action.connection, name)
     hours = PAUSE_PERIOD_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
     reason = action.get_text("reason")
@@ -103,13 +102,16 @@ async def pause_queue(action: ActionRequest) -> tuple[str, str]:
         action.connection, name, until, reason=reason or None, by=action.actor_name
     )
     await action.record_audit("queue.pause", name, until=until.isoformat() if until else None, reason=reason)
-    return build_dashboard_url("/queue", name=name), f"Queue {name} paused."
+    undo = UndoAction("/queue/resume", {"name": name})
+    return ActionResult(build_dashboard_url("/queue", name=name), f"Queue {name} paused.", undo)
 
 
 @register_action("/queue/resume", "queue.pause")
-async def resume_queue(action: ActionRequest) -> tuple[str, str]:
+async def resume_queue(action: ActionRequest) -> ActionResult:
     name = action.get_required_text("name")
+    await queues.require_queue_name(action.connection, name)
     resumed = await limits.resume_queue(action.connection, name)
     await action.record_audit("queue.resume", name, changed=resumed)
     message = f"Queue {name} resumed." if resumed else f"Queue {name} was not paused."
-    return build_dashboard_url("/queue", name=name), message
+    undo = UndoAction("/queue/pause", {"name": name, "span": "until resumed"}) if resumed else None
+    return ActionResult(build_dashboard_url("/queue", name=name), message, undo)

@@ -7,6 +7,8 @@ from typing import Any
 from holdfast.engine import job_detail, schedules
 from holdfast.engine.connection import Connection
 from holdfast.model import StoredSchedule
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
+from holdfast.server.dashboard.pages.schedule_detail import format_zone_time
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.schedule_text import describe_schedule
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
@@ -31,14 +33,16 @@ async def _build_schedule_row(connection: Connection, schedule: StoredSchedule) 
         if schedule.last_job
         else None
     )
-    is_paused = schedule.paused_at is not None
+    next_runs = (
+        await schedules.preview_schedule(connection, schedule.name, PREVIEWED_RUN_COUNT)
+        if schedule.paused_at is None
+        else []
+    )
     return {
         "schedule": schedule,
         "description": describe_schedule(schedule.cron, schedule.every_s),
         "last_job": last_job,
-        "next_runs": []
-        if is_paused
-        else await schedules.preview_schedule(connection, schedule.name, PREVIEWED_RUN_COUNT),
+        "next_runs": [(at, format_zone_time(at, schedule.timezone)) for at in next_runs],
     }
 
 
@@ -51,19 +55,21 @@ async def run_schedule(action: ActionRequest) -> tuple[str, str]:
 
 
 @register_action("/schedules/pause", "schedule.edit")
-async def pause_schedule(action: ActionRequest) -> tuple[str, str]:
+async def pause_schedule(action: ActionRequest) -> ActionResult:
     name = action.get_required_text("name")
     changed = await schedules.pause_schedule(action.connection, name, action.actor_name)
     await action.record_audit("schedule.pause", name, changed=changed)
-    return "/schedules", f"Schedule {name} paused."
+    undo = UndoAction("/schedules/resume", {"name": name}) if changed else None
+    return ActionResult("/schedules", f"Schedule {name} paused.", undo)
 
 
 @register_action("/schedules/resume", "schedule.edit")
-async def resume_schedule(action: ActionRequest) -> tuple[str, str]:
+async def resume_schedule(action: ActionRequest) -> ActionResult:
     name = action.get_required_text("name")
     changed = await schedules.resume_schedule(action.connection, name)
     await action.record_audit("schedule.resume", name, changed=changed)
-    return "/schedules", f"Schedule {name} resumed."
+    undo = UndoAction("/schedules/pause", {"name": name}) if changed else None
+    return ActionResult("/schedules", f"Schedule {name} resumed.", undo)
 
 
 @register_action("/schedules/delete", "schedule.edit")

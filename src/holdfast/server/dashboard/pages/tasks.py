@@ -26,12 +26,13 @@ from holdfast.server.dashboard import charts, forms
 from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
+from holdfast.server.dashboard.time_ranges import load_chart_stats, parse_time_range
 
 TREND_POINT_COUNT = 12
 Row = Mapping[str, Any]
 
 
-@register_page("/tasks", "system.view")
+@register_page("/tasks", "system.view", reads_replica=True)
 async def list_task_types(request: PageRequest) -> DashboardPage:
     registered = {row["name"]: row for row in await task_types.list_task_types(request.connection)}
     stats = await overview.get_task_type_stats(request.connection, 24)
@@ -86,7 +87,7 @@ def _has_live_worker(worker: Row, task_type: str, queue: str | None) -> bool:
     return queue in (worker["queues"] or ())
 
 
-@register_page("/task", "system.view")
+@register_page("/task", "system.view", reads_replica=True)
 async def show_task_type(request: PageRequest) -> DashboardPage:
     return await _build_task_type_page(request, request.query.get("name", ""), {}, None)
 
@@ -100,7 +101,8 @@ async def _build_task_type_page(
     queues = [q for q in await engine_queues.list_task_queues(connection) if name in (q["types"] or ())]
     if registered is None and not stats and not queues:
         raise HTTPException(404, f"Task type {name} does not exist.")
-    chart_stats = await overview.get_throughput_chart(connection, 24, task_type=name)
+    time_range = parse_time_range(request)
+    chart_stats, day_before = await load_chart_stats(request, time_range, task_type=name)
     all_schedules = await schedules.list_schedules(connection, limit=500)
     return DashboardPage(
         "task.html",
@@ -114,10 +116,15 @@ async def _build_task_type_page(
                 chart_stats,
                 "Throughput",
                 [("succeeded", "success", "succeeded"), ("failed", "danger", "failed")],
+                day_before=day_before,
             ),
             "run_chart": charts.build_chart(
-                chart_stats, "Run time", [("p50", "p50", "run_p50"), ("p95", "p95", "run_p95")]
+                chart_stats,
+                "Run time",
+                [("p50", "p50", "run_p50"), ("p95", "p95", "run_p95")],
+                day_before=day_before,
             ),
+            "time_range": time_range,
             "limits": [limit for limit in await limits.list_limits(connection) if limit["type"] == name],
             "schedules": [schedule for schedule in all_schedules if schedule.job.get("type") == name],
             "fields": forms.build_form_fields(registered["schema"], arguments) if registered else None,

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 
 from holdfast.engine import webhooks
 from holdfast.engine.webhooks import Webhook
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest
 
@@ -40,11 +41,12 @@ def remove_query_string(url: str) -> str:
 
 
 @register_action("/webhooks/{id}/switch", "webhook.edit")
-async def enable_or_disable_webhook(action: ActionRequest) -> tuple[str, str]:
+async def enable_or_disable_webhook(action: ActionRequest) -> ActionResult:
     enable, webhook_id = action.get_text("on") == "yes", action.request.parse_id()
     if not await webhooks.set_webhook_active(
         action.connection, webhook_id, on=enable, reason=f"Disabled by {action.actor_name}."
     ):
         raise HTTPException(404, f"Webhook {webhook_id} does not exist.")
     await action.record_audit("webhook.enabled" if enable else "webhook.disabled", webhook_id)
-    return "/webhooks", f"Webhook {'enabled' if enable else 'disabled'}."
+    undo = UndoAction(f"/webhooks/{webhook_id}/switch", {"on": "no" if enable else "yes"})
+    return ActionResult("/webhooks", f"Webhook {'enabled' if enable else 'disabled'}.", undo)

@@ -10,7 +10,9 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import leases
 from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
+from holdfast.formatting import format_size, truncate_text
 from holdfast.search import quote_search_value
+from holdfast.server.dashboard.flash import ActionResult, UndoAction
 from holdfast.server.dashboard.job_redaction import create_job_redactors
 from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.pages.jobs import redact_progress
@@ -25,10 +27,10 @@ CONFIRMATIONS_BY_WORKER_COMMAND = {
 }
 
 
-@register_page("/workers", "system.view")
+@register_page("/workers", "system.view", reads_replica=True)
 async def list_workers(request: PageRequest) -> DashboardPage:
     workers = [_flatten_worker_report(row) for row in await engine_workers.list_workers(request.connection)]
-    live = [worker for worker in workers if worker["state"] in {"live", "quiet"}]
+    live = [worker for worker in workers if worker["state"] in {"live", "draining", "unresponsive"}]
     newest = max((worker["version"] or "" for worker in live), default="")
     return DashboardPage(
         "workers.html",
@@ -46,12 +48,27 @@ def _flatten_worker_report(row: Mapping[str, Any]) -> dict[str, Any]:
     report = object_or_empty(row.get("report"))
     return {
         **row,
-        "state": "exited" if row["state"] == "stopped" else row["state"],
         **{name: report.get(name) for name in ("host", "pid", "version", "slots", "processes")},
         "lag_ms": report.get("loop_lag_ms"),
         "rss": report.get("rss"),
         "blocked": report.get("blocked"),
     }
+
+
+def _describe_worker_report(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a worker reports about itself, as labels and texts."""
+    report = object_or_empty(row.get("report"))
+    described = {
+        "Host": report.get("host"),
+        "Process ID": report.get("pid"),
+        "Version": report.get("version"),
+        "Slots": report.get("slots"),
+        "Processes": report.get("processes"),
+        "Memory": format_size(report["rss"]) if isinstance(report.get("rss"), int) else None,
+        "Loop lag": f"{report['loop_lag_ms']} ms" if report.get("loop_lag_ms") is not None else None,
+        "Blocked by": report.get("blocked"),
+    }
+    return {label: truncate_text(value, 120) for label, value in described.items() if value not in (None, "")}
 
 
 @register_page("/worker", "system.view")
@@ -68,7 +85,7 @@ async def show_worker(request: PageRequest) -> DashboardPage:
         f"Worker {name}",
         {
             "worker": _flatten_worker_report(row),
-            "report": row.get("report") or {},
+            "report": _describe_worker_report(row),
             "running": [{**task, **redact_progress(task, redactors[task["job"]])} for task in running],
             "jobs_query": f"worker:{quote_search_value(name)}",
         },
@@ -76,14 +93,15 @@ async def show_worker(request: PageRequest) -> DashboardPage:
 
 
 @register_action("/worker/command", "worker.stop")
-async def send_worker_command(action: ActionRequest) -> tuple[str, str]:
+async def send_worker_command(action: ActionRequest) -> ActionResult:
     name, command = action.get_required_text("name"), action.get_required_text("command")
     is_alive = await leases.set_worker_command(action.connection, name, _parse_worker_command(command))
     await action.record_audit(f"worker.{command}", name, live=is_alive, reason=action.get_text("reason"))
     message = CONFIRMATIONS_BY_WORKER_COMMAND[command] + (
         "" if is_alive else " The worker sends no heartbeats at the moment."
     )
-    return build_dashboard_url("/worker", name=name), message
+    undo = None if command == "none" else UndoAction("/worker/command", {"name": name, "command": "none"})
+    return ActionResult(build_dashboard_url("/worker", name=name), message, undo)
 
 
 def _parse_worker_command(text: str) -> Literal["drain", "stop"] | None:

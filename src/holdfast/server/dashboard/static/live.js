@@ -148,6 +148,7 @@ function showContent(html) {
   if (row) content.querySelector(`tr[data-row="${CSS.escape(row)}"]`)?.classList.add("current-row");
   showSelection();
   updateTimes();
+  document.dispatchEvent(new CustomEvent("holdfast:updated"));
 }
 
 function takePendingUpdate() {
@@ -241,6 +242,23 @@ function formatRelativeTime(secondsAhead) {
   return secondsAhead > 0 ? `in ${formatDuration(secondsAhead)}` : `${formatDuration(-secondsAhead)} ago`;
 }
 
+const padNumber = (number) => String(number).padStart(2, "0");
+
+function formatLocalTime(at) {
+  const day = `${at.getFullYear()}-${padNumber(at.getMonth() + 1)}-${padNumber(at.getDate())}`;
+  return `${day} ${[at.getHours(), at.getMinutes(), at.getSeconds()].map(padNumber).join(":")}`;
+}
+
+// Times of log lines and of the axes of charts, which have no date.
+function showLocalClocks() {
+  for (const element of findAll("[data-clock]")) {
+    const at = new Date(element.getAttribute("datetime"));
+    const milliseconds = element.textContent.includes(".") ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : "";
+    const [, time] = formatLocalTime(at).split(" ");
+    element.firstChild.data = (milliseconds ? time : time.slice(0, 5)) + milliseconds;
+  }
+}
+
 function updateTimes() {
   for (const element of findAll("time[data-relative]")) {
     const at = Date.parse(element.dateTime);
@@ -251,6 +269,11 @@ function updateTimes() {
       element.title += ` · ${new Date(at).toLocaleString()} local time`;
     }
   }
+  for (const element of findAll("time[data-local]")) {
+    const text = formatLocalTime(new Date(element.dateTime));
+    if (element.textContent !== text) element.firstChild.data = text;
+  }
+  if (document.documentElement.dataset.times === "local") showLocalClocks();
 }
 setInterval(() => document.hidden || isUserBusy() || updateTimes(), 1000);
 
@@ -345,6 +368,14 @@ function switchTheme() {
   showStatus("on", `Theme: ${root.dataset.theme}`);
 }
 
+function switchDensity() {
+  const isDense = document.documentElement.toggleAttribute("data-dense");
+  const value = isDense ? "dense" : "normal";
+  document.cookie = `holdfast_density=${value}; path=${base || "/"}; max-age=31536000; samesite=lax`;
+  showStatus("on", isDense ? "Compact rows" : "Normal rows");
+}
+document.addEventListener("click", (event) => event.target.closest?.("[data-switch-density]") && switchDensity());
+
 function togglePause() {
   isPaused = !isPaused;
   if (isPaused) {
@@ -366,6 +397,7 @@ const shortcuts = {
   c: () => startAction("c"),
   t: switchTheme,
   p: togglePause,
+  d: switchDensity,
   g: () => (goToPressedAt = Date.now()),
 };
 
