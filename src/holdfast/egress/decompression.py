@@ -1,19 +1,19 @@
 """Decompress response bodies in small pieces, so that a decompression bomb is refused before it fills memory.
 
-gzip and deflate are supported, because the standard library can limit how much they produce at once. The
-client announces only these two. A server that sends another encoding anyway gets an error.
+gzip and deflate are always supported, Brotli and Zstandard if their packages are installed (the extra
+`egress`): all of these libraries can limit how much they produce at once. The client announces only what it
+supports. A server that sends another encoding anyway gets an error.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from holdfast.egress.errors import EgressResponseError, EgressTooLargeError
+from holdfast.egress.optional_decoders import BROTLI, MAX_CHUNK_BYTES, ZSTD, BrotliDecoder, ZstdDecoder
 
-ACCEPT_ENCODING: Final = "gzip, deflate"
-MAX_CHUNK_BYTES: Final = 64 * 1024
 MAX_CONTENT_ENCODINGS: Final = 2
 # Small bodies of repeated text compress very well without being an attack.
 BYTES_WITHOUT_RATIO_LIMIT: Final = 1024 * 1024
@@ -98,6 +98,15 @@ def _decompress_pieces(stream: Decompressor, data: bytes) -> Iterator[bytes]:
         raise EgressResponseError("The compressed response is damaged.") from None
 
 
+_DECODER_BY_NAME: Final[dict[str, Callable[[], Decoder]]] = {
+    "gzip": GzipDecoder,
+    "deflate": DeflateDecoder,
+    **({"br": BrotliDecoder} if BROTLI is not None else {}),
+    **({"zstd": ZstdDecoder} if ZSTD is not None else {}),
+}
+ACCEPT_ENCODING: Final = ", ".join(_DECODER_BY_NAME)
+
+
 class BoundedBody:
     """Decoder of a response body, with a maximum size and a maximum ratio of decoded to received bytes."""
 
@@ -142,12 +151,10 @@ def _create_decoders(content_encoding: str) -> list[Decoder]:
         raise EgressResponseError("The response is compressed more than twice.")
     decoders: list[Decoder] = []
     for name in reversed(names):
-        if name in ("gzip", "x-gzip"):
-            decoders.append(GzipDecoder())
-        elif name == "deflate":
-            decoders.append(DeflateDecoder())
-        else:
+        create_decoder = _DECODER_BY_NAME.get(name.removeprefix("x-"))
+        if create_decoder is None:
             raise EgressResponseError("The response has a compression that was not requested.")
+        decoders.append(create_decoder())
     return decoders
 
 

@@ -15,14 +15,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from holdfast.systems.owned_files import create_owned_link, find_visible_files
     from holdfast.systems.page_routes import create_page_routes
-    from holdfast.systems.request_context import require_owner_id
+    from holdfast.systems.request_context import get_systems_schema, require_owner_id
     from holdfast.systems.tables import install_tables, qualify_tables
+    from holdfast.systems.user_items import UserItem
 
 __all__ = [
     "AppArguments",
     "System",
+    "UserItem",
+    "create_owned_link",
     "create_page_routes",
+    "find_visible_files",
+    "get_systems_schema",
     "install_tables",
     "mount",
     "qualify_tables",
@@ -31,7 +37,11 @@ __all__ = [
 
 # These need the extra `server`, so they are imported when they are first used.
 _MODULE_BY_NAME = {
+    "UserItem": "holdfast.systems.user_items",
+    "create_owned_link": "holdfast.systems.owned_files",
     "create_page_routes": "holdfast.systems.page_routes",
+    "find_visible_files": "holdfast.systems.owned_files",
+    "get_systems_schema": "holdfast.systems.request_context",
     "install_tables": "holdfast.systems.tables",
     "qualify_tables": "holdfast.systems.tables",
     "require_owner_id": "holdfast.systems.request_context",

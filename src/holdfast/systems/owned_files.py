@@ -15,7 +15,15 @@ FILE_LINK_LIFETIME: Final = timedelta(hours=1)
 
 
 async def find_visible_files(client: Client, file_ids: Iterable[UUID | None]) -> dict[UUID, Artifact]:
-    """Return the files that are still visible, by id. None is left out."""
+    """Return the files that are still visible, by id. None is left out.
+
+    >>> from uuid import UUID
+    >>> from holdfast import Client
+    >>> from holdfast.systems import create_owned_link, find_visible_files
+    >>> async def list_links(client: Client, owner: UUID, file_ids: list[UUID]) -> list[str | None]:
+    ...     files = await find_visible_files(client, file_ids)
+    ...     return [await create_owned_link(client, file, owner) for file in files.values()]
+    """
     ids = [file_id for file_id in file_ids if file_id is not None]
     if not ids:
         return {}

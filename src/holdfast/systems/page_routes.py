@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from holdfast.server import Endpoint, create_static_page_routes
+from holdfast.systems.user_items import ItemLister
 
 SHARED_PAGE_FOLDER = Path(__file__).parent / "page"
 HOME_PATH, HOME_NAME = "/", "home"
@@ -26,13 +27,14 @@ class SystemPage:
     """What the navigation, the front door and the list of jobs say about the page of a system.
 
     `summary` is the sentence on the tile of the front door. `job_titles` names the job types of the system
-    for its users: `{"export_pdf": "Document as PDF"}`.
+    for its users: `{"export_pdf": "Document as PDF"}`. `list_items` lists work that is not a job.
     """
 
     path: str
     title: str
     summary: str = ""
     job_titles: Mapping[str, str] = field(default_factory=dict[str, str])
+    list_items: ItemLister | None = None
 
     @property
     def name(self) -> str:
@@ -49,12 +51,20 @@ class PageRoute(Route):
 
 
 def create_page_routes(
-    path: str, folder: Path, title: str, *, summary: str = "", job_titles: Mapping[str, str] | None = None
+    path: str,
+    folder: Path,
+    title: str,
+    *,
+    summary: str = "",
+    job_titles: Mapping[str, str] | None = None,
+    list_items: ItemLister | None = None,
 ) -> list[BaseRoute]:
     """Create the routes of the web page of one system, at a path such as `/exports`.
 
     A JavaScript, CSS or SVG file in `folder` replaces the shared file of the same name. `summary` and
     `icon.svg` make the tile of the front door. `job_titles` says how users read the job types of the system.
+    If the system does work that is not a job (messages of a queue), `list_items` is an asynchronous function
+    `(connection, schema, owners, limit)` that returns the newest of it as `UserItem` for each of the owners.
 
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
@@ -63,7 +73,7 @@ def create_page_routes(
     >>> _ = (folder / "content.html").write_text("<ul id='notes'></ul>")
     >>> routes = create_page_routes("/notes", folder, "Notes", summary="Write notes and find them again.")
     """
-    page = SystemPage(path, title, summary, job_titles or {})
+    page = SystemPage(path, title, summary, job_titles or {}, list_items)
     content = (folder / "content.html").read_text(encoding="utf-8")
     return create_routes_of_page(page, folder, lambda _: content)
 

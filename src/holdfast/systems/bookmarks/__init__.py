@@ -18,6 +18,7 @@ from holdfast import JobType
 from holdfast.systems import AppArguments
 from holdfast.systems.bookmarks.additions import BookmarkLimits
 from holdfast.systems.bookmarks.bookmark_endpoints import BookmarkEndpoints
+from holdfast.systems.bookmarks.bookmark_items import list_bookmark_items
 from holdfast.systems.bookmarks.consumer import (
     add_bookmark_url,
     bookmark_archive_cleanup,
@@ -70,6 +71,7 @@ def create_bookmark_routes(
             PACKAGE_FOLDER / "page",
             "Bookmarks",
             summary="Save links as cards with a picture and the text of the page, and find them again.",
+            list_items=list_bookmark_items,
         ),
     ]
 

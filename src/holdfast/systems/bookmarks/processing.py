@@ -29,6 +29,7 @@ from holdfast.systems.bookmarks.messages import (
 )
 from holdfast.systems.bookmarks.processing_queries import BookmarkState
 from holdfast.systems.bookmarks.steps import BookmarkSteps, StepOutcome
+from holdfast.systems.message_leases import extend_message_lease
 
 MESSAGE_LEASE: Final = timedelta(minutes=2)  # a worker renews it; the endpoint ends before
 
@@ -108,9 +109,7 @@ class MessageProcessor:
         except InvalidError as error:
             raise InvalidMessageError(f"url: {error.message}") from None
         async with self._client.transaction() as connection:
-            await queries.extend_message_lease(
-                connection, BOOKMARK_QUEUE, str(message.receipt), MESSAGE_LEASE
-            )
+            await extend_message_lease(connection, BOOKMARK_QUEUE, str(message.receipt), MESSAGE_LEASE)
             user_id = request.user_id or await queries.find_bookmark_owner(
                 connection, self._schema, request.bookmark_id
             )

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from holdfast import Artifact
+from holdfast.systems.bookmarks.messages import BOOKMARK_QUEUE
 from holdfast.systems.tables import qualify_tables
 
 ARCHIVE_CLEANUP_BATCH_ROWS: Final = 1000
@@ -170,13 +171,6 @@ async def fetch_max_reads(connection: Any, queue: str) -> int | None:
     return max_reads
 
 
-async def extend_message_lease(connection: Any, queue: str, receipt: str, vt: timedelta) -> None:
-    """Keep a message invisible. Raise `LeaseLostError` if another reader has the message now."""
-    await connection.execute(
-        "select * from holdfast.set_message_vt($1, array[$2::text], $3::interval)", queue, receipt, vt
-    )
-
-
 async def fail_message(connection: Any, queue: str, receipt: str, error: str, *, retry: bool) -> None:
     """Keep a message in the queue with its error, or move it to the dead letters if no retry can help."""
     statement = (
@@ -272,7 +266,7 @@ async def release_waiting_messages(connection: Any, schema: str) -> None:
     """
     if not await connection.fetchval("select pg_catalog.pg_try_advisory_xact_lock($1)", RELEASE_LOCK_KEY):
         return
-    await connection.execute(
+    status: str = await connection.execute(
         qualify_tables(
             'update pgmq."q_add-bookmark-url-queue" q set vt = clock_timestamp() from ('
             " select h.msg_id, row_number() over (partition by b.user_id order by h.msg_id) as turn"
@@ -285,6 +279,8 @@ async def release_waiting_messages(connection: Any, schema: str) -> None:
         ),
         MAX_VISIBLE_MESSAGES_PER_USER,
     )
+    if status != "UPDATE 0":
+        await connection.execute("select holdfast.wake_message_readers($1)", BOOKMARK_QUEUE)
 
 
 async def delete_archived_messages(connection: Any, older: timedelta) -> int:

@@ -25,6 +25,7 @@ from holdfast.systems.capture.chromium_command import (
 from holdfast.systems.capture.chromium_launcher import EXIT_TOO_MANY_PROCESSES, EXIT_TOO_MUCH_MEMORY
 from holdfast.systems.capture.devtools import DevToolsConnection
 from holdfast.systems.capture.errors import BrowserCrashedError, BrowserStartError, CaptureError
+from holdfast.systems.piped_process import PipedProcess, open_pipe_reader
 
 LOGGER = logging.getLogger(__name__)
 START_TIMEOUT_S = 60.0
@@ -47,7 +48,7 @@ class Browser:
         self.open_pages = 0
         self.is_retired = False
         self._options = options
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: PipedProcess | None = None
         self._log: deque[str] = deque(maxlen=MAX_LOG_LINES)
         self._log_reader: asyncio.Task[None] | None = None
         self._proxies: dict[int, GuardedProxy] = {}
@@ -108,20 +109,18 @@ class Browser:
             **({"uid": user[0], "gid": user[1]} if user else {}),
         }
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-IS",
-                str(LAUNCHER),
-                *(f"{name}={value}" for name, value in options.items()),
-                "--",
-                *build_chromium_command(program, self._options, profile, proxy),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+            self._process = PipedProcess(
+                [
+                    sys.executable,
+                    "-IS",
+                    str(LAUNCHER),
+                    *(f"{name}={value}" for name, value in options.items()),
+                    "--",
+                    *build_chromium_command(program, self._options, profile, proxy),
+                ],
                 pass_fds=(command_read, event_write),
-                env=build_chromium_environment(profile),
-                cwd="/",
-                start_new_session=True,
+                environment=build_chromium_environment(profile),
+                folder=Path("/"),
             )
         except BaseException:
             os.close(command_write)
@@ -133,11 +132,10 @@ class Browser:
         self._log_reader = asyncio.create_task(self._read_log(self._process))
         await self.connection.open(event_read, command_write)
 
-    async def _read_log(self, process: asyncio.subprocess.Process) -> None:
-        if process.stderr is None:
-            return
-        while chunk := await process.stderr.read(4096):
-            self._log.extend(chunk.decode("utf-8", "replace").splitlines())
+    async def _read_log(self, process: PipedProcess) -> None:
+        async with open_pipe_reader(process.output) as reader:
+            while chunk := await reader.read(4096):
+                self._log.extend(chunk.decode("utf-8", "replace").splitlines())
 
     async def _intercept_requests(self) -> None:
         """Give Chromium the passwords of the proxies, which its command line cannot carry."""
@@ -188,8 +186,7 @@ class Browser:
         process = self._process
         if process is None:
             return
-        if process.stdin is not None:
-            process.stdin.close()  # the launcher kills all its descendants
+        process.close_input()  # the launcher kills all its descendants
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()

@@ -7,9 +7,9 @@ file gets a new process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
+from contextlib import AsyncExitStack
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.systems.capture.decoder_operations import DecodedImage, RenderedPa
 from holdfast.systems.capture.decoder_process import DecodeRequest, DecodeResponse
 from holdfast.systems.capture.errors import CaptureError
 from holdfast.systems.capture.libraries import load_library
+from holdfast.systems.piped_process import PipedProcess, open_pipe_reader
 
 T = TypeVar("T")
 
@@ -39,7 +40,10 @@ class DecoderProcess:
     def __init__(self, kind: str, user: str) -> None:
         self._kind = kind
         self._user = user
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: PipedProcess | None = None
+        self._pipes = AsyncExitStack()
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.WriteTransport | None = None
         self._files = 0
         self._lock = asyncio.Lock()
 
@@ -52,9 +56,10 @@ class DecoderProcess:
         """Run an operation and return its result. Raise CaptureError if the file cannot be decoded."""
         async with self._lock:
             try:
-                process = self._process or await self._start()
+                if self._process is None:
+                    await self._start()
                 async with asyncio.timeout(timeout_s):
-                    response = await self._exchange(process, request)
+                    response = await self._exchange(request)
             except TimeoutError as error:
                 await self.kill()
                 raise CaptureError("The file takes too long to decode.", retry=False) from error
@@ -75,50 +80,45 @@ class DecoderProcess:
             raise failure
         return msgspec.msgpack.decode(response.result, type=result_type)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> None:
         load_library("PIL")  # the child could not say that the extra is missing
         user = find_browser_user(self._user)
         self._files = 0
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "holdfast.systems.capture.decoder_process",
-            self._kind,
-            str(MAX_MEMORY_BYTES[self._kind]),
-            *(str(number) for number in user or ()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=build_decoder_environment(),
-            start_new_session=True,
+        self._process = PipedProcess(
+            [
+                *(sys.executable, "-m", "holdfast.systems.capture.decoder_process"),
+                *(self._kind, str(MAX_MEMORY_BYTES[self._kind]), *(str(number) for number in user or ())),
+            ],
+            environment=build_decoder_environment(),
+            reads="stdout",
         )
-        self._process = process
+        self._reader = await self._pipes.enter_async_context(open_pipe_reader(self._process.output))
+        self._writer = await self._process.open_input()
+        self._pipes.callback(self._writer.close)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await _get_reader(process).readexactly(len(READY))
+                await self._reader.readexactly(len(READY))
         except (TimeoutError, EOFError) as error:
             raise CaptureError("The decoder of images and documents does not start.", retry=True) from error
-        return process
 
-    async def _exchange(self, process: asyncio.subprocess.Process, request: DecodeRequest) -> DecodeResponse:
-        if process.stdin is None:
+    async def _exchange(self, request: DecodeRequest) -> DecodeResponse:
+        if self._reader is None or self._writer is None or self._writer.is_closing():
             raise EOFError
         data = msgspec.msgpack.encode(request)
-        process.stdin.write(len(data).to_bytes(8, "big") + data)
-        await process.stdin.drain()
-        reader = _get_reader(process)
-        size = int.from_bytes(await reader.readexactly(8), "big")
+        self._writer.write(len(data).to_bytes(8, "big") + data)
+        size = int.from_bytes(await self._reader.readexactly(8), "big")
         if size > MAX_RESPONSE_BYTES:
             raise EOFError
-        return msgspec.msgpack.decode(await reader.readexactly(size), type=DecodeResponse)
+        return msgspec.msgpack.decode(await self._reader.readexactly(size), type=DecodeResponse)
 
     async def kill(self) -> None:
         """End the process. The next file starts another one."""
         process, self._process = self._process, None
+        self._reader = self._writer = None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await process.wait()
+            await self._pipes.aclose()
 
 
 class MediaDecoder:
@@ -187,9 +187,3 @@ def build_decoder_environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
-
-
-def _get_reader(process: asyncio.subprocess.Process) -> asyncio.StreamReader:
-    if process.stdout is None:
-        raise EOFError
-    return process.stdout

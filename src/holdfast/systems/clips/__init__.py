@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from holdfast import JobType
 from holdfast.systems import AppArguments
 from holdfast.systems.clips.clip_endpoints import ClipEndpoints
+from holdfast.systems.clips.clip_items import list_clip_items
 from holdfast.systems.clips.clip_metrics import list_clip_metrics
 from holdfast.systems.clips.consumers import (
     clips_lifespan,
@@ -68,6 +69,7 @@ def create_clip_routes() -> list[BaseRoute]:
             PACKAGE_FOLDER / "page",
             "Clips",
             summary="Add videos, read their summaries and transcripts, and search what is said in them.",
+            list_items=list_clip_items,
         ),
     ]
 

@@ -62,14 +62,19 @@ async def clips_lifespan() -> AsyncIterator[ClipsWorkerState]:
             await state.close()
 
 
-def create_clip_consumers(get_state: Callable[[], ClipsWorkerState]) -> tuple[Consumer[Any], Consumer[Any]]:
+def create_clip_consumers(
+    get_state: Callable[[], ClipsWorkerState],
+    *,
+    scrapes_at_once: int = MAX_SCRAPES_AT_ONCE,
+    enrichments_at_once: int = MAX_ENRICHMENTS_AT_ONCE,
+) -> tuple[Consumer[Any], Consumer[Any]]:
     """Create the consumers of the two queues for a worker with this state."""
 
     @consumer(
         SCRAPE_QUEUE,
         name="scrape_clip",
         vt=STAGE_LEASES[SCRAPE_QUEUE],
-        concurrency=MAX_SCRAPES_AT_ONCE,
+        concurrency=scrapes_at_once,
         timeout=MAX_SCRAPE_DURATION,
     )
     async def scrape_clip(message: Message[Any]) -> None:
@@ -79,7 +84,7 @@ def create_clip_consumers(get_state: Callable[[], ClipsWorkerState]) -> tuple[Co
         ENRICH_QUEUE,
         name="enrich_clip",
         vt=STAGE_LEASES[ENRICH_QUEUE],
-        concurrency=MAX_ENRICHMENTS_AT_ONCE,
+        concurrency=enrichments_at_once,
         timeout=MAX_ENRICH_DURATION,
     )
     async def enrich_clip(message: Message[Any]) -> None:

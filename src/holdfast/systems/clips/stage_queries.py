@@ -92,16 +92,6 @@ async def begin_stage(
     return replace(ClipState(**values), segments=segments)
 
 
-async def extend_message_lease(connection: Any, queue: ClipQueue, receipt: str) -> None:
-    """Keep a message invisible. Raise `LeaseLostError` if another reader has the message now."""
-    await connection.execute(
-        "select * from holdfast.set_message_vt($1, array[$2::text], $3::interval)",
-        queue,
-        receipt,
-        STAGE_LEASES[queue],
-    )
-
-
 async def store_values(connection: Any, schema: str, clip_id: str, values: Mapping[str, Any]) -> bool:
     """Set columns of a clip. Columns of other types (`tags`, `embedding`) are converted from JSON.
 

@@ -20,6 +20,7 @@ from holdfast.systems.clips import stage_queries as queries
 from holdfast.systems.clips.messages import ClipQueue, parse_clip_id
 from holdfast.systems.clips.stage_queries import ClipState
 from holdfast.systems.media.contracts import MediaError
+from holdfast.systems.message_leases import extend_message_lease
 from holdfast.systems.providers import ProviderError, ProviderRateLimitedError
 
 MAX_READS: Final = 3
@@ -77,7 +78,8 @@ class StageRunner:
 
     async def _begin(self, message: Message[Any], clip_id: str) -> ClipState | None:
         async with self._client.transaction() as connection:
-            await queries.extend_message_lease(connection, self._queue, str(message.receipt))
+            lease = queries.STAGE_LEASES[self._queue]
+            await extend_message_lease(connection, self._queue, str(message.receipt), lease)
             return await queries.begin_stage(connection, self._schema, self._queue, clip_id, message.id)
 
     async def _record_failure(

@@ -40,6 +40,7 @@ from holdfast.systems.exports.http_responses import (
     parse_path_id,
     respond_with_field_errors,
 )
+from holdfast.systems.exports.result_links import NO_STORE_HEADERS, find_result_links
 from holdfast.systems.exports.submission import ExportLimits, load_documents, submit_exports
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE
 from holdfast.systems.request_context import (
@@ -102,8 +103,9 @@ class BatchEndpoints:
         )
 
     async def get_batch_status(self, request: Request) -> Response:
+        items = await _load_batch_items(request)
         return json_response(
-            build_batch_response(parse_path_id(request, "batch"), await _load_batch_items(request))
+            build_batch_response(parse_path_id(request, "batch"), items), headers=NO_STORE_HEADERS
         )
 
     async def stream_batch(self, request: Request) -> Response:
@@ -220,7 +222,9 @@ async def _load_batch_items(request: Request) -> list[dict[str, Any]]:
         items = await queries.list_batch_exports(connection, get_systems_schema(request), batch_id, owner)
     if not items:
         raise NotFoundError(f"Batch {batch_id} does not exist.")
-    return items
+    completed = [item["job_id"] for item in items if item["status"] == "completed"]
+    links = await find_result_links(request, owner, completed) if completed else {}
+    return [{**item, "result_url": links.get(item["job_id"])} for item in items]
 
 
 def build_batch_response(batch_id: UUID, items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast import Artifact
 from holdfast.errors import GoneError, NotFoundError
 from holdfast.server import (
+    EventFrame,
     api_operation,
     get_client,
     identify_caller,
@@ -26,26 +26,32 @@ from holdfast.server import (
 from holdfast.systems.exports import queries
 from holdfast.systems.exports.export_requests import StartExportRequest, parse_export_request
 from holdfast.systems.exports.http_responses import (
+    EXPORT_STATUS_BY_JOB_STATUS,
     START_EXPORT_RESPONSES,
     ExportFrameBuilder,
+    build_final_frames,
     list_template_names,
     parse_path_id,
     respond_with_field_errors,
+)
+from holdfast.systems.exports.result_links import (
+    NO_STORE_HEADERS,
+    RESULT_LINK_LIFETIME,
+    create_result_links,
+    find_result_link,
 )
 from holdfast.systems.exports.resumes import choose_document_title, load_sample_documents, parse_resume
 from holdfast.systems.exports.submission import ExportLimits, load_documents, submit_exports
 from holdfast.systems.exports.templates import DEFAULT_TEMPLATE
 from holdfast.systems.field_errors import BadRequestError, FieldError, find_unknown_fields
 from holdfast.systems.request_context import (
-    find_owned_file,
     get_systems_schema,
     is_admin,
     require_owner_id,
-    sanitize_file_name,
 )
 
 EXPORT_API_PATH = "/api/v1/export"
-DOWNLOAD_LINK_LIFETIME = timedelta(hours=1)
+EXPIRED_MESSAGE = "The export has expired and was deleted."
 MAX_DOCUMENT_TITLE_CHARS = 500
 EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
 
@@ -57,7 +63,7 @@ class ExportJobId(msgspec.Struct, rename="camel"):
 
 
 class ExportStatus(msgspec.Struct, rename="camel"):
-    """Status of an export, with its progress in percent and its download URL."""
+    """Status of an export, with its progress in percent and a signed link to its file for one hour."""
 
     id: str
     status: str
@@ -141,9 +147,10 @@ class ExportEndpoints:
                 "id": export["id"],
                 "status": export["status"],
                 "progress": export["progress"],
-                "resultUrl": export["result_url"],
+                "resultUrl": await find_result_link(request, await require_owner_id(request), export),
                 "error": export["error_message"] if export["status"] != "completed" else None,
-            }
+            },
+            headers=NO_STORE_HEADERS,
         )
 
     async def cancel_export(self, request: Request) -> Response:
@@ -161,7 +168,15 @@ class ExportEndpoints:
 
     async def stream_export(self, request: Request) -> Response:
         job_id = parse_path_id(request, "export")
-        return await stream_events(request, job_id, build_frames=ExportFrameBuilder())
+
+        async def build_end_frames(job: dict[str, Any], _: list[Any]) -> Sequence[EventFrame]:
+            export = {"id": job_id, "status": EXPORT_STATUS_BY_JOB_STATUS[job["status"]]}
+            link = await find_result_link(request, job["owner"], export) if job["owner"] else None
+            return build_final_frames(job, link)
+
+        return await stream_events(
+            request, job_id, build_frames=ExportFrameBuilder(), build_end_frames=build_end_frames
+        )
 
     async def list_history(self, request: Request) -> Response:
         owner, schema = await require_owner_id(request), get_systems_schema(request)
@@ -197,11 +212,12 @@ class ExportEndpoints:
             if entry is None:
                 export = await queries.find_export(connection, schema, history_id, owner)
                 raise _build_missing_file_error(history_id, export)
-            file = await _find_exported_file(request, entry, owner)
+            url = (await create_result_links(request, owner, {history_id: entry})).get(history_id)
+            if url is None:
+                raise GoneError(EXPIRED_MESSAGE, fix="Export the document again.")
             await queries.increment_download_count(connection, schema, history_id)
-        url = await get_client(request).files.create_download_link(file, DOWNLOAD_LINK_LIFETIME)
         if request.query_params.get("as") == "json":
-            expires_in = int(DOWNLOAD_LINK_LIFETIME.total_seconds())
+            expires_in = int(RESULT_LINK_LIFETIME.total_seconds())
             return json_response({"url": url, "fileName": entry.file_name, "expiresIn": expires_in})
         return RedirectResponse(url, 302)
 
@@ -264,12 +280,5 @@ async def _load_export(request: Request) -> dict[str, Any]:
 def _build_missing_file_error(export_id: UUID, export: dict[str, Any] | None) -> Exception:
     """Build the error for an export without a file: 410 if the file has expired, else 404."""
     if export is not None and export["status"] == "completed":
-        return GoneError("The export has expired and was deleted.", fix="Export the document again.")
+        return GoneError(EXPIRED_MESSAGE, fix="Export the document again.")
     return NotFoundError(f"Export {export_id} does not exist.")
-
-
-async def _find_exported_file(request: Request, entry: queries.HistoryEntry, owner: str) -> Artifact:
-    file = None if entry.expired else await find_owned_file(request, entry.artifact_id, owner)
-    if file is None:
-        raise GoneError("The export has expired and was deleted.", fix="Export the document again.")
-    return msgspec.structs.replace(file, name=sanitize_file_name(entry.file_name))

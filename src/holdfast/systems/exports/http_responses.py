@@ -34,19 +34,12 @@ START_EXPORT_RESPONSES = {
 PUBLIC_EXPORT_ERROR_TYPES = frozenset({"Reject", "Cancelled"})
 
 
-def build_download_path(history_id: object) -> str:
-    """Build the URL path that downloads an exported file."""
-    return f"/api/v1/export/download/{history_id}"
-
-
 class ExportFrameBuilder:
-    """Converter from job events to the frames `progress`, `completed`, `failed` and `cancelled`."""
+    """Converter from job events to the frames `progress`. `build_final_frames` builds the last ones."""
 
     merge_progress: Final = False  # every stage is sent, even if the next one follows at once
 
     def __call__(self, kind: str, body: dict[str, Any], job: dict[str, Any]) -> Sequence[EventFrame]:
-        if kind == "end":
-            return _build_final_frames(body["job"])
         if kind == "snapshot":
             snapshot = body["job"]
             status = EXPORT_STATUS_BY_JOB_STATUS[snapshot["status"]]
@@ -64,12 +57,12 @@ def _build_progress_frame(job: dict[str, Any], status: str, percent: float | Non
     return EventFrame("progress", {"jobId": job["id"], "status": status, "progress": round(percent or 0)})
 
 
-def _build_final_frames(job: dict[str, Any]) -> Sequence[EventFrame]:
+def build_final_frames(job: dict[str, Any], result_url: str | None) -> Sequence[EventFrame]:
+    """Build the last frames of an export: its progress, and `completed`, `failed` or `cancelled`."""
     status = EXPORT_STATUS_BY_JOB_STATUS[job["status"]]
     completed = status == "completed"
     last_progress = _build_progress_frame(job, status, 100 if completed else job["progress"]["percent"])
     error = None if completed else format_public_error(job["error"])
-    result_url = build_download_path(job["id"]) if completed else None
     return [last_progress, EventFrame(status, {"jobId": job["id"], "resultUrl": result_url, "error": error})]
 
 

@@ -232,7 +232,7 @@ async def list_batch_exports(
 ) -> list[dict[str, Any]]:
     """List the exports of a batch in order. Return an empty list if the user has no such batch."""
     query = (
-        "select i.job_id, i.document_id, i.title, e.status, e.progress, e.error_message, e.result_url,"
+        "select i.job_id, i.document_id, i.title, e.status, e.progress, e.error_message,"
         " h.artifact_id, h.file_name,"
         " coalesce((holdfast.get_job(i.job_id) ->> 'event_seq')::bigint, 0) as event_seq"
         " from {}.export_batch_items i"
@@ -266,16 +266,24 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     expired: bool
 
 
+async def list_history_entries(
+    connection: Any, schema: str, history_ids: Sequence[UUID], owner: str
+) -> dict[UUID, HistoryEntry]:
+    """Return entries of the export history by id. Entries of other users are left out."""
+    query = (
+        "select id, artifact_id, file_name, expires_at, expires_at <= holdfast.now() as expired"
+        " from {}.export_history where id = any($1::uuid[]) and user_id = $2"
+    )
+    rows = await connection.fetch(qualify_tables(query, schema), history_ids, UUID(owner))
+    fields = HistoryEntry.__struct_fields__
+    return {row["id"]: HistoryEntry(**{name: row[name] for name in fields}) for row in rows}
+
+
 async def find_history_entry(
     connection: Any, schema: str, history_id: UUID, owner: str
 ) -> HistoryEntry | None:
     """Return an entry of the export history, or None if the user owns no entry with this id."""
-    query = (
-        "select artifact_id, file_name, expires_at, expires_at <= holdfast.now() as expired"
-        " from {}.export_history where id = $1 and user_id = $2"
-    )
-    row = await connection.fetchrow(qualify_tables(query, schema), history_id, UUID(owner))
-    return None if row is None else HistoryEntry(**dict(row))
+    return (await list_history_entries(connection, schema, [history_id], owner)).get(history_id)
 
 
 async def increment_download_count(connection: Any, schema: str, history_id: UUID) -> None:

@@ -28,9 +28,10 @@ from holdfast.server import (
     reserve_stream_slot,
     transaction_as_caller,
 )
-from holdfast.systems.front_door.job_feed import JobFeed, JobRow, JobWatch
+from holdfast.systems.front_door.job_feed import JobFeed, JobRow, JobWatch, WorkChanges, list_user_items
 from holdfast.systems.page_routes import SystemPage, list_pages
-from holdfast.systems.request_context import require_owner_id
+from holdfast.systems.request_context import get_systems_schema, require_owner_id
+from holdfast.systems.user_items import UserItem
 
 MY_JOBS_API_PATH = "/api/v1/my/jobs"
 STREAM_PING_INTERVAL_S = 15.0
@@ -61,9 +62,13 @@ class MyJob(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class MyJobsPage(msgspec.Struct, kw_only=True):
-    """A page of jobs, newest first. Send `next` as `before` to get the next page; it is null on the last."""
+    """A page of jobs, newest first. Send `next` as `before` to get the next page; it is null on the last.
+
+    `items` are the newest bookmarks, clips and other work that is not a job. Only the first page has them.
+    """
 
     jobs: list[MyJob]
+    items: list[UserItem]
     next: UUID | None
 
 
@@ -97,16 +102,19 @@ class MyJobsEndpoints:
                 "select holdfast.list_jobs_page($1, $2, $3)",
                 *(msgspec.json.encode({"owner": owner}).decode(), query.before, query.limit),
             )
+            schema, pages = get_systems_schema(request), list_pages(request)
+            items = [] if query.before else await list_user_items(connection, schema, [owner], pages)
         page = msgspec.json.decode(text)
-        jobs = build_my_jobs(page["rows"], owner, list_pages(request))
-        return json_response(MyJobsPage(jobs=jobs, next=UUID(page["next"]) if page["next"] else None))
+        jobs = build_my_jobs(page["rows"], owner, pages)
+        next_before = UUID(page["next"]) if page["next"] else None
+        return json_response(MyJobsPage(jobs=jobs, items=items, next=next_before))
 
     async def stream_jobs(self, request: Request) -> Response:
-        """Stream events `jobs`: first the newest jobs, then those that have changed."""
+        """Stream events: `jobs` has the newest jobs, then those that have changed; `items` has all items."""
         owner = await require_owner_id(request)
         viewer = await require_stream_viewer(request, UUID(owner))
         release_slot = reserve_stream_slot(request, viewer)
-        watch = self._feed.watch(get_client(request), owner)
+        watch = self._feed.watch(get_client(request), owner, list_pages(request))
 
         def close_stream() -> None:
             self._feed.unwatch(watch)
@@ -122,13 +130,22 @@ async def _generate_job_frames(
     yield CLIENT_RECONNECT_FRAME
     yield b": connected\n\n"
     while await viewer.has_access():
-        rows = await watch.take_changed_jobs(STREAM_PING_INTERVAL_S)
-        if not rows:
+        changes = await watch.take_changes(STREAM_PING_INTERVAL_S)
+        if changes is None:
             yield b": ping\n\n"
             continue
-        jobs = build_my_jobs(rows, watch.owner, pages)
-        for frame in encode_event_frames([EventFrame("jobs", {"jobs": msgspec.to_builtins(jobs)})], None):
+        for frame in encode_event_frames(_build_frames(changes, watch.owner, pages), None):
             yield frame
+
+
+def _build_frames(changes: WorkChanges, owner: str, pages: Sequence[SystemPage]) -> list[EventFrame]:
+    frames: list[EventFrame] = []
+    if changes.jobs:
+        jobs = build_my_jobs(changes.jobs, owner, pages)
+        frames.append(EventFrame("jobs", {"jobs": msgspec.to_builtins(jobs)}))
+    if changes.items is not None:
+        frames.append(EventFrame("items", {"items": msgspec.to_builtins(changes.items)}))
+    return frames
 
 
 def build_my_jobs(rows: Sequence[JobRow], owner: str, pages: Sequence[SystemPage]) -> list[MyJob]:

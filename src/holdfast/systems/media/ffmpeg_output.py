@@ -12,7 +12,7 @@ from holdfast.systems.media.contracts import MediaInfo
 DURATION = re.compile(r"^  Duration: (\d+):(\d\d):(\d\d(?:\.\d+)?),", re.MULTILINE)
 STREAM = re.compile(r"^  Stream #0:\d+\S*: (Video|Audio): (.+)$", re.MULTILINE)
 SIZE = re.compile(r", (\d{1,6})x(\d{1,6})(?=[ ,]|$)")
-ROTATION = re.compile(r"^\s+displaymatrix: rotation of (-?\d+)", re.MULTILINE)
+ROTATION = re.compile(r"^[ \t]+displaymatrix: rotation of (-?\d+)", re.MULTILINE)
 CONTAINERS = {"mov": "mp4", "png_pipe": "png", "jpeg_pipe": "jpeg", "webp_pipe": "webp"}
 WEB_VIDEO = {"mp4": {"h264", "av1"}, "webm": {"vp8", "vp9", "av1"}, "ogg": {"theora"}}
 WEB_AUDIO = {

@@ -122,6 +122,11 @@ export function createEmptyState({ title, text, icon = "archive", action }) {
     action || null);
 }
 
+// Shows in an element what is missing while a list has no items, and nothing otherwise.
+export function showEmptyStateIf(isEmpty, selector, state) {
+  find(selector).replaceChildren(...(isEmpty ? [createEmptyState(state)] : []));
+}
+
 // Creates a time that says how long ago it was, with the full time as a tooltip.
 export function createTime(value) {
   const date = new Date(value);

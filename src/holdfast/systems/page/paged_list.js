@@ -2,12 +2,17 @@
 
 import { showErrorToast } from "./dialogs.js";
 import { find } from "./elements.js";
+import { openStream } from "./requests.js";
+
+export const compareNewestFirst = (one, other) =>
+  Date.parse(other.created_at) - Date.parse(one.created_at) || other.id.localeCompare(one.id);
 
 // Creates the list. `fetchPage(before)` asks the API for a page, `getItems(page)` returns its items, `page.next` is the
 // parameter `before` of the next one, and `onPage(page)` is called with each answer.
 export function createPagedList({ cards, fetchPage, getItems, onPage = () => {} }) {
   let nextBefore = null;
   let oldestLoaded = 0;
+  let stream = null;
   const getOldest = (page) => (page.next ? Date.parse(getItems(page).at(-1).created_at) : 0);
 
   function showPage(page) {
@@ -18,7 +23,7 @@ export function createPagedList({ cards, fetchPage, getItems, onPage = () => {} 
     onPage(page);
   }
 
-  return {
+  const list = {
     hasMore: () => nextBefore != null,
 
     async load() {
@@ -57,5 +62,15 @@ export function createPagedList({ cards, fetchPage, getItems, onPage = () => {} 
     showChange(item) {
       if (cards.has(item.id) || Date.parse(item.created_at) >= oldestLoaded) cards.show(item);
     },
+
+    // Follows the stream of changed items, once, however often the page is loaded.
+    follow(path, { onItem, onState }) {
+      stream ??= openStream(path, {
+        onEvent: (_, item) => onItem(item),
+        onState,
+        onResume: () => list.mergeNewest(),
+      });
+    },
   };
+  return list;
 }

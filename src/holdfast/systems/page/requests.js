@@ -2,64 +2,40 @@
 
 import { createElement, resolvePath } from "./elements.js";
 
-const TOKEN_KEY = "holdfast-token";
+const SIGNED_IN_KEY = "holdfast-signed-in";
 const MAX_RECONNECTS = 60;
 const MIN_RECONNECT_DELAY_MS = 1000;
 const MAX_RECONNECT_DELAY_MS = 30_000;
-const TAB_ANSWER_TIMEOUT_MS = 150;
 const HIDDEN_CLOSE_DELAY_MS = 30_000;
 
-// Returns the token of the user. A token in the address (#token=...) is stored and removed from the address.
-export function getToken() {
-  const tokenInAddress = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (tokenInAddress) {
-    sessionStorage.setItem(TOKEN_KEY, tokenInAddress);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
-  return sessionStorage.getItem(TOKEN_KEY);
-}
-
-export function setToken(token) {
-  if (token) sessionStorage.setItem(TOKEN_KEY, token);
-  else sessionStorage.removeItem(TOKEN_KEY);
-}
-
-// Tabs of this application share their sign-in. A new tab asks the open ones for the token, so that the token stays in
-// the storage of tabs and is gone when the last one is closed. Only pages of the same origin can send and receive.
+// Pages of this application share their sign-in: a cookie that scripts cannot read. Other tabs learn of a sign-out.
 const tabs = new BroadcastChannel("holdfast-sign-in");
 tabs.addEventListener("message", ({ data }) => {
-  if (data.question === "token" && getToken()) tabs.postMessage({ token: getToken() });
-  if (data.signedOut && getToken()) {
-    setToken(null);
-    location.reload();
-  }
+  if (data.signedOut) location.reload();
 });
 
-// Takes over the sign-in of another tab. Without a signed-in tab, nothing answers and the wait ends.
-export async function requestTokenFromTabs() {
-  if (getToken()) return;
-  await new Promise((resolve) => {
-    const receive = ({ data }) => {
-      if (data.token && !getToken()) setToken(data.token);
-      if (data.token) resolve();
-    };
-    tabs.addEventListener("message", receive);
-    tabs.postMessage({ question: "token" });
-    setTimeout(() => {
-      tabs.removeEventListener("message", receive);
-      resolve();
-    }, TAB_ANSWER_TIMEOUT_MS);
-  });
+// Returns whether the user has signed in here. With a cookie of the host application, the user has not.
+export const hasSignedIn = () => localStorage.getItem(SIGNED_IN_KEY) !== null;
+
+// Signs in with a token. The page sends it once and forgets it; a session takes its place.
+export async function signIn(token) {
+  localStorage.removeItem(SIGNED_IN_KEY);
+  await fetchPath("/api/session", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
+  localStorage.setItem(SIGNED_IN_KEY, "true");
 }
 
-export function signOut() {
-  setToken(null);
+// Returns the token in the address (#token=...), or null, and removes it from the address.
+export function takeTokenFromAddress() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token) history.replaceState(null, "", location.pathname + location.search);
+  return token;
+}
+
+// Ends the session, here and in all other tabs.
+export async function signOut() {
+  await fetchPath("/api/session", { method: "DELETE" });
+  localStorage.removeItem(SIGNED_IN_KEY);
   tabs.postMessage({ signedOut: true });
-}
-
-function createHeaders(headers = {}) {
-  const token = getToken();
-  return token ? { Authorization: `Bearer ${token}`, ...headers } : headers;
 }
 
 // An error response of the API. `status` is 0 if the server did not answer.
@@ -86,7 +62,7 @@ async function fetchPath(path, options) {
 // Sends a JSON request and returns the JSON response, or null if it is empty.
 export async function sendRequest(path, method = "GET", body = undefined, options = {}) {
   const content = body === undefined ? undefined : JSON.stringify(body);
-  const headers = createHeaders(content ? { "Content-Type": "application/json" } : {});
+  const headers = content ? { "Content-Type": "application/json" } : {};
   const response = await fetchPath(path, { method, body: content, headers, signal: options.signal });
   return response.status === 204 ? null : response.json();
 }
@@ -96,8 +72,7 @@ export function uploadFile(path, content, { contentType, onProgress, method = "P
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open(method, resolvePath(path));
-    const headers = createHeaders({ "Content-Type": contentType || content.type || "application/octet-stream" });
-    for (const [name, value] of Object.entries(headers)) request.setRequestHeader(name, value);
+    request.setRequestHeader("Content-Type", contentType || content.type || "application/octet-stream");
     request.responseType = "json";
     request.upload.addEventListener("progress", (event) => {
       if (onProgress && event.lengthComputable) onProgress(Math.round((100 * event.loaded) / event.total));
@@ -115,7 +90,7 @@ export function uploadFile(path, content, { contentType, onProgress, method = "P
 
 // Fetches a file as the user and returns a URL that the page can show or download.
 export async function fetchObjectUrl(path) {
-  const response = await fetchPath(path, { headers: createHeaders() });
+  const response = await fetchPath(path, {});
   return URL.createObjectURL(await response.blob());
 }
 
@@ -129,7 +104,7 @@ export function startDownload(url, fileName) {
 
 // Reads one connection of an event stream until it ends. Returns false if the stream is over (204).
 async function readEvents(path, state, signal, onFrame) {
-  const headers = createHeaders(state.lastId ? { "Last-Event-ID": state.lastId } : {});
+  const headers = state.lastId ? { "Last-Event-ID": state.lastId } : {};
   const response = await fetchPath(path, { headers, signal });
   if (response.status === 204) return false;
   state.onOpen?.();

@@ -1,12 +1,12 @@
 // Everything that the pages of systems share. See docs/guide/pages.md.
 
 import { createIcon, find } from "./elements.js";
-import { getToken, requestTokenFromTabs, setToken, signOut } from "./requests.js";
+import { hasSignedIn, signIn, signOut, takeTokenFromAddress } from "./requests.js";
 
 export * from "./elements.js";
 export { completeUrl, connectAddForm, showAddError } from "./add_form.js";
 export { connectMoreButton, createCardList } from "./card_list.js";
-export { createPagedList } from "./paged_list.js";
+export { compareNewestFirst, createPagedList } from "./paged_list.js";
 export {
   ApiError, fetchObjectUrl, openStream, sendRequest, startDownload, streamEvents, uploadFile,
 } from "./requests.js";
@@ -37,34 +37,33 @@ function showSignIn(error) {
   if (error) showError(error);
 }
 
-// Loads the page. Shows the sign-in form until the user has entered a valid token.
+// Loads the page. Shows the sign-in form until the user has signed in with a valid token.
 export async function startPage(load) {
-  const tryToLoad = async () => {
+  const tryToLoad = async (token = takeTokenFromAddress()) => {
     try {
+      if (token) await signIn(token);
       await load();
       find("#sign-in").hidden = true;
       find("#content").hidden = false;
-      find("#sign-out").hidden = !getToken();
+      find("#sign-out").hidden = !hasSignedIn();
       showError(null);
     } catch (error) {
-      if (error.status === 401) showSignIn(getToken() ? error : null);
+      if (error.status === 401) showSignIn(token || hasSignedIn() ? error : null);
       else showError(error);
     }
   };
   find("#sign-in-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    setToken(find("#token").value.trim());
+    const token = find("#token").value.trim();
     find("#token").value = "";
-    tryToLoad();
+    tryToLoad(token);
   });
   find("#sign-out").addEventListener("click", () => {
-    signOut();
-    location.reload();
+    signOut().then(() => location.reload()).catch(showError);
   });
   addEventListener("hashchange", () => {
     if (location.hash.startsWith("#token=")) tryToLoad();
   });
-  await requestTokenFromTabs();
   await tryToLoad();
 }
 

@@ -11,8 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -20,7 +19,7 @@ from typing import IO, Literal
 from holdfast.systems.capture.chromium_command import find_browser_user
 from holdfast.systems.capture.chromium_launcher import EXIT_TOO_MANY_PROCESSES, EXIT_TOO_MUCH_MEMORY
 from holdfast.systems.capture.media_decoder import build_decoder_environment
-from holdfast.systems.sandbox.child_process import ChildProcess
+from holdfast.systems.piped_process import PipedProcess, open_pipe_reader
 
 LAUNCHER = Path(__file__).parent.with_name("capture") / "chromium_launcher.py"
 CONFINEMENT = Path(__file__).with_name("confinement.py")
@@ -29,7 +28,6 @@ SYSTEM_LIBRARIES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternat
                     "/etc/mime.types", "/etc/localtime", "/dev/urandom")  # fmt: skip
 STOP_TIMEOUT_S = 5.0
 QUOTA_INTERVAL_S = 0.2
-MAX_LINE_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 128 * 1024
 MAX_REQUEST_BYTES = 64 * 1024  # what a pipe holds
 
@@ -99,7 +97,7 @@ async def run_program(call: ProgramCall, on_line: Callable[[str], None] | None =
             process = _start_launcher(call, output_write)
         finally:
             os.close(output_write)
-        with process.stderr:
+        with process.output:
             log = await _run_to_end(call, process, output, on_line)
     exit_code = process.returncode or 0
     if exit_code == EXIT_TOO_MUCH_MEMORY:
@@ -114,7 +112,7 @@ async def run_program(call: ProgramCall, on_line: Callable[[str], None] | None =
 
 
 async def _run_to_end(
-    call: ProgramCall, process: ChildProcess, output: IO[bytes], on_line: Callable[[str], None] | None
+    call: ProgramCall, process: PipedProcess, output: IO[bytes], on_line: Callable[[str], None] | None
 ) -> str:
     try:
         async with asyncio.timeout(call.limits.timeout_s):
@@ -125,7 +123,7 @@ async def _run_to_end(
         await _stop_launcher(process)
 
 
-def _start_launcher(call: ProgramCall, output_fd: int) -> ChildProcess:
+def _start_launcher(call: ProgramCall, output_fd: int) -> PipedProcess:
     user = find_browser_user(UNPRIVILEGED_USER)
     if user is not None:
         _give_folder(call.folder, user)
@@ -156,7 +154,7 @@ def _start_launcher(call: ProgramCall, output_fd: int) -> ChildProcess:
     else:
         program = ["-IS", str(CONFINEMENT), *options, "--", *call.command]
     try:
-        return ChildProcess(
+        return PipedProcess(
             [
                 sys.executable,
                 "-IS",
@@ -205,7 +203,7 @@ def _give_folder(folder: Path, user: tuple[int, int]) -> None:
 
 async def _follow_program(
     call: ProgramCall,
-    process: ChildProcess,
+    process: PipedProcess,
     output: IO[bytes],
     on_line: Callable[[str], None] | None,
 ) -> str:
@@ -224,7 +222,7 @@ async def _follow_program(
 
 
 async def _read_lines(output: IO[bytes], on_line: Callable[[str], None] | None) -> None:
-    async with _open_reader(output) as reader:
+    async with open_pipe_reader(output) as reader:
         try:
             while line := await reader.readline():
                 if on_line is not None:
@@ -233,26 +231,13 @@ async def _read_lines(output: IO[bytes], on_line: Callable[[str], None] | None) 
             raise ProgramLimitError("output") from None
 
 
-async def _read_log(process: ChildProcess) -> str:
+async def _read_log(process: PipedProcess) -> str:
     log = b""
-    async with _open_reader(process.stderr) as reader:
+    async with open_pipe_reader(process.output) as reader:
         while chunk := await reader.read(65536):
             # The beginning has the facts about the input, and the end has the error.
             log = log + chunk if len(log) < MAX_LOG_BYTES else log[: MAX_LOG_BYTES // 2] + chunk
     return log.decode("utf-8", "replace")
-
-
-@asynccontextmanager
-async def _open_reader(pipe: IO[bytes]) -> AsyncGenerator[asyncio.StreamReader]:
-    """Read a pipe, and close it at the end of the block."""
-    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
-    try:
-        yield reader
-    finally:
-        transport.close()
 
 
 async def _watch_folder(folder: Path, max_bytes: int) -> None:
@@ -272,7 +257,7 @@ def check_folder_size(folder: Path, max_bytes: int) -> None:
         raise ProgramLimitError("bytes")
 
 
-async def _stop_launcher(process: ChildProcess) -> None:
+async def _stop_launcher(process: PipedProcess) -> None:
     """End the program. The launcher kills it when its standard input closes."""
     process.close_input()
     try:

@@ -59,7 +59,7 @@ export function renderCard(item, bookmark, actions) {
       createElement("p", { class: "site" },
         createFavicon(bookmark),
         createElement("span", { class: "clip" }, getHost(bookmark.url))),
-      createElement("h3", {},
+      createElement("h2", {},
         createElement("button", { type: "button", class: "open clamp", onclick: () => actions.open(bookmark.id) },
           getTitle(bookmark))),
       createSummary(bookmark),

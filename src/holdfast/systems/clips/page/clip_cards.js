@@ -68,7 +68,7 @@ export function renderCard(item, clip, actions) {
     createElement("div", { class: "card-text" },
       createElement("p", { class: "site" },
         createElement("span", { class: "clip" }, clip.author || getHost(clip.video_url))),
-      createElement("h3", {},
+      createElement("h2", {},
         createElement("button", { type: "button", class: "open clamp", dir: "auto",
           onclick: () => actions.open(clip.id) }, title)),
       clip.summary ? createElement("p", { class: "muted clamp", dir: "auto" }, clip.summary) : null,

@@ -1,9 +1,9 @@
 // The page of the clips: add videos, follow their stages, read summaries and transcripts, search, retry and delete.
 
 import {
-  completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createElement, createEmptyState,
-  createPagedList, find, formatDuration, openStream, registerShortcuts, sendRequest, showAddError, showConnection,
-  showErrorToast, showToast, startPage,
+  compareNewestFirst, completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createElement,
+  createPagedList, find, formatDuration, registerShortcuts, sendRequest, showAddError, showConnection,
+  showEmptyStateIf, showErrorToast, showToast, startPage,
 } from "./shared.js";
 import { getTitle, isFinished, renderCard } from "./clip_cards.js";
 import { closeDetails, openDetails, updateDetails } from "./clip_details.js";
@@ -15,8 +15,7 @@ const MAX_PASTED_LINKS = 20;
 const cards = createCardList({
   element: find("#clips"),
   kind: "clip-card",
-  compare: (one, other) =>
-    Date.parse(other.created_at) - Date.parse(one.created_at) || other.id.localeCompare(one.id),
+  compare: compareNewestFirst,
   getVersion: (clip) => clip.version,
   render: (element, clip) => renderCard(element, clip, actions),
   onChange: () => showEmptyState(),
@@ -31,27 +30,20 @@ const list = createPagedList({
     showEmptyState();
   },
 });
-let stream = null;
 
 async function loadPage() {
   await list.load();
-  stream ??= openStream(`${ROOT}/stream`, {
-    onEvent: (_, clip) => showChange(clip),
-    onState: showConnection,
-    onResume: () => list.mergeNewest(),
-  });
+  list.follow(`${ROOT}/stream`, { onItem: showChange, onState: showConnection });
   const linked = new URLSearchParams(location.hash.slice(1)).get("clip");
   if (linked) openDetails(linked, actions);
 }
 
 function showEmptyState() {
-  find("#no-clips").replaceChildren(...(cards.isEmpty()
-    ? [createEmptyState({
-      title: "No clips yet",
-      text: "Paste a link to a video above. It gets a transcript, a summary and tags, and you can search it.",
-      icon: "play",
-    })]
-    : []));
+  showEmptyStateIf(cards.isEmpty(), "#no-clips", {
+    title: "No clips yet",
+    text: "Paste a link to a video above. It gets a transcript, a summary and tags, and you can search it.",
+    icon: "play",
+  });
 }
 
 function showChange(clip) {

@@ -96,6 +96,9 @@ begin
       and h.vt > clock_timestamp()
     order by turn, h.msg_id limit v_released_at_once) as next
   where q.msg_id = next.msg_id and q.read_ct = 0;
+  if found then
+    perform holdfast.wake_message_readers('scrape_jobs');
+  end if;
 end $$;
 
 -- Send the message of one clip that has none: for the webhook, for a retry and for rows from before. Return whether a

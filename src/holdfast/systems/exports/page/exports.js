@@ -125,7 +125,8 @@ function barKind(status) {
 
 function createExportAction(job) {
   if (job.status === "completed") {
-    return createElement("button", { class: "quiet", onclick: () => downloadFile(job.resultUrl) }, "Download");
+    const download = () => downloadFile(`${ROOT}/download/${job.jobId}`);
+    return createElement("button", { class: "quiet", onclick: download }, "Download");
   }
   if (hasFailed(job.status)) return createElement("span", { class: "muted" }, job.status);
   const cancel = () => sendRequest(`${ROOT}/job/${job.jobId}`, "DELETE").catch(showError);

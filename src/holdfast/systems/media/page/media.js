@@ -1,8 +1,8 @@
 // The page of the media: add links, follow downloads in bytes, play, read along, save, retry and delete.
 
 import {
-  completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createEmptyState, createPagedList,
-  find, formatBytes, openStream, registerShortcuts, sendRequest, showAddError, showConnection, showErrorToast,
+  compareNewestFirst, completeUrl, confirmAction, connectAddForm, connectMoreButton, createCardList, createPagedList,
+  find, formatBytes, registerShortcuts, sendRequest, showAddError, showConnection, showEmptyStateIf, showErrorToast,
   showToast, startDownload, startPage,
 } from "./shared.js";
 import { getTitle, hasFailed, renderCard, showRetryTime } from "./share_cards.js";
@@ -15,8 +15,7 @@ const UUID_PATTERN = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const cards = createCardList({
   element: find("#shares"),
   kind: "share",
-  compare: (one, other) =>
-    Date.parse(other.created_at) - Date.parse(one.created_at) || other.id.localeCompare(one.id),
+  compare: compareNewestFirst,
   getVersion: (share) => Date.parse(share.updated_at),
   render: (element, share) => renderCard(element, share, actions),
   onChange: () => showEmptyState(),
@@ -30,17 +29,12 @@ const list = createPagedList({
     showEmptyState();
   },
 });
-let stream = null;
 
 // The list
 
 async function loadPage() {
   await list.load();
-  stream ??= openStream(`${ROOT}/stream`, {
-    onEvent: (_, share) => showChange(share),
-    onState: showConnection,
-    onResume: () => list.mergeNewest(),
-  });
+  list.follow(`${ROOT}/stream`, { onItem: showChange, onState: showConnection });
   const linked = new URLSearchParams(location.hash.slice(1)).get("share");
   if (UUID_PATTERN.test(linked || "")) openDetails(linked, actions);
 }
@@ -50,13 +44,11 @@ function showUsage({ used_bytes: used, max_bytes: max }) {
 }
 
 function showEmptyState() {
-  find("#no-shares").replaceChildren(...(cards.isEmpty()
-    ? [createEmptyState({
-      title: "Nothing downloaded yet",
-      text: "Paste a link above. The file is downloaded in the background, with a picture and a transcript.",
-      icon: "download",
-    })]
-    : []));
+  showEmptyStateIf(cards.isEmpty(), "#no-shares", {
+    title: "Nothing downloaded yet",
+    text: "Paste a link above. The file is downloaded in the background, with a picture and a transcript.",
+    icon: "download",
+  });
 }
 
 function showChange(share) {

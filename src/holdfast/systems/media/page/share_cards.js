@@ -135,7 +135,7 @@ export function renderCard(item, share, actions) {
     createPicture(item, share, actions),
     createElement("div", { class: "card-text" },
       createElement("p", { class: "site" }, createElement("span", { class: "clip" }, getHost(share.url))),
-      createElement("h3", {},
+      createElement("h2", {},
         createElement("button", { type: "button", class: "open clamp", onclick: () => actions.open(share.id) },
           title)),
       isUnfinishedOrFailed(share) ? createStepBadges(share) : null,

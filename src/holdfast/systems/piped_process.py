@@ -10,24 +10,35 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 POLL_INTERVAL_S = 0.05
+MAX_LINE_BYTES = 1024 * 1024
 
 
-class ChildProcess:
-    """A process of its own session, whose standard input is a pipe and whose standard error is read."""
+class PipedProcess:
+    """A process of its own session, whose standard input is a pipe.
+
+    `reads` says which of its outputs is a pipe, too. The other one is discarded.
+    """
 
     def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, pass_fds: Sequence[int]
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        pass_fds: Sequence[int] = (),
+        reads: Literal["stdout", "stderr"] = "stderr",
     ) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE if reads == "stdout" else subprocess.DEVNULL,
+            stderr=subprocess.PIPE if reads == "stderr" else subprocess.DEVNULL,
             pass_fds=pass_fds,
             env=environment,
             cwd=folder,
@@ -45,10 +56,18 @@ class ChildProcess:
         return self._process.returncode
 
     @property
-    def stderr(self) -> IO[bytes]:
-        """The reading end of the standard error."""
-        assert self._process.stderr is not None  # noqa: S101  (opened above)
-        return self._process.stderr
+    def output(self) -> IO[bytes]:
+        """The reading end of the output that is a pipe."""
+        pipe = self._process.stdout or self._process.stderr
+        assert pipe is not None  # noqa: S101  (opened above)
+        return pipe
+
+    async def open_input(self) -> asyncio.WriteTransport:
+        """Return a transport that writes to the standard input. It owns the pipe: close it."""
+        transport, _ = await asyncio.get_running_loop().connect_write_pipe(
+            asyncio.BaseProtocol, self._process.stdin
+        )
+        return transport
 
     def close_input(self) -> None:
         """Close the standard input, which tells the process to end."""
@@ -78,3 +97,16 @@ class ChildProcess:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+
+
+@asynccontextmanager
+async def open_pipe_reader(pipe: IO[bytes]) -> AsyncGenerator[asyncio.StreamReader]:
+    """Read a pipe, and close it at the end of the block."""
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        yield reader
+    finally:
+        transport.close()
