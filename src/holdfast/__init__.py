@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from holdfast.client.messages.queues import MessagePolicyChanges, MessageReadOptions
     from holdfast.client.schedules import ScheduleOptions
     from holdfast.client.submit_options import SubmitOptions
+    from holdfast.definitions.call_options import CallOptions
     from holdfast.definitions.consumers import Consumer, ConsumerOptions, consumer
     from holdfast.definitions.context import Ctx
     from holdfast.definitions.context_types import ArtifactOptions, ChildTaskOptions
     from holdfast.definitions.graphs import Graph, Node
+    from holdfast.definitions.ids import shard_of
     from holdfast.definitions.job_types import JobType, job
     from holdfast.definitions.lifespan import Lifespan, lifespan
     from holdfast.definitions.schedules import Schedule, ScheduledTask, schedule
     from holdfast.definitions.tasks import Call, RetryPolicy, Task, task
+    from holdfast.engine.alerts import Alert, AlertRule, AlertSilence
     from holdfast.engine.connection import Connection
     from holdfast.engine.erasures import Erasure
     from holdfast.errors import (
@@ -68,6 +71,9 @@ if TYPE_CHECKING:
     from holdfast.worker.queue_shares import QueueShare
 
 __all__ = [
+    "Alert",
+    "AlertRule",
+    "AlertSilence",
     "Artifact",
     "ArtifactOptions",
     "Batch",
@@ -76,6 +82,7 @@ __all__ = [
     "BlockingClient",
     "BlockingJobHandle",
     "Call",
+    "CallOptions",
     "Cancel",
     "ChildTaskOptions",
     "Client",
@@ -128,12 +135,16 @@ __all__ = [
     "lifespan",
     "load_settings",
     "schedule",
+    "shard_of",
     "task",
 ]
 
 # Names are imported when they are first used. A process that needs a part of the package starts faster: the
 # heartbeat process of each worker, and `holdfast --help`.
 _MODULE_BY_NAME = {
+    "Alert": "holdfast.engine.alerts",
+    "AlertRule": "holdfast.engine.alerts",
+    "AlertSilence": "holdfast.engine.alerts",
     "Artifact": "holdfast.model",
     "ArtifactOptions": "holdfast.definitions.context_types",
     "Batch": "holdfast.model",
@@ -142,6 +153,7 @@ _MODULE_BY_NAME = {
     "BlockingClient": "holdfast.client",
     "BlockingJobHandle": "holdfast.client.blocking",
     "Call": "holdfast.definitions.tasks",
+    "CallOptions": "holdfast.definitions.call_options",
     "Cancel": "holdfast.errors",
     "ChildTaskOptions": "holdfast.definitions.context_types",
     "Client": "holdfast.client",
@@ -193,6 +205,7 @@ _MODULE_BY_NAME = {
     "lifespan": "holdfast.definitions.lifespan",
     "load_settings": "holdfast.settings",
     "schedule": "holdfast.definitions.schedules",
+    "shard_of": "holdfast.definitions.ids",
     "task": "holdfast.definitions.tasks",
 }
 

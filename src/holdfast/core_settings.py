@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.setting_values import (
@@ -24,6 +25,16 @@ class CoreSettings:
 
     database_url: Secret | None = define_setting(
         None, "Set the URL of the PostgreSQL database (default: the embedded PostgreSQL in `home`)"
+    )
+    read_url: Secret | None = define_setting(
+        None, "Set the URL of a read replica for lists, search and metrics (default: none, the primary)"
+    )
+    shards: Secret | None = define_setting(
+        None,
+        "Set the databases of all shards, as 1=postgresql://…,2=postgresql://… (default: one database)",
+    )
+    shard: int | None = define_setting(
+        None, "Use only this shard of the setting `shards`, as the one database (default: all shards)"
     )
     home: Path = define_setting(
         Path(".holdfast"), "Set the folder for the embedded database and local files (default: .holdfast)"
@@ -72,6 +83,11 @@ class CoreSettings:
     tracing: OnOffSwitch = define_setting(
         "off", "Create OpenTelemetry spans from submit to run; needs holdfast[telemetry] (default: off)"
     )
+    otlp_endpoint: str | None = define_setting(
+        None,
+        "Send traces, metrics and logs of workers and the API over OTLP/HTTP to this URL; turns `tracing` "
+        "on and needs holdfast[telemetry] (default: none)",
+    )
     sentry_dsn: Secret | None = define_setting(
         None, "Report exceptions of tasks to this Sentry DSN; needs holdfast[telemetry] (default: none)"
     )
@@ -88,6 +104,10 @@ class CoreSettings:
     api_port: int = define_setting(
         8700, "Set the port that the API listens on; 0 picks a free port (default: 8700)"
     )
+    public_url: str | None = define_setting(
+        None,
+        "Set the URL under which clients reach the API, or its prefix (/tasks), for links (default: none)",
+    )
     service_key: Secret | None = define_setting(
         None, "Set a key with all rights, which services send as a bearer token (default: none)"
     )
@@ -102,7 +122,9 @@ class CoreSettings:
         None, "Set the URL or file of the JWKS that verifies the JWTs of users (default: none)"
     )
     jwt_issuer: str | None = define_setting(
-        None, "Set the issuer (`iss`) that the JWTs of users must have (default: any issuer)"
+        None,
+        "Set the issuer (`iss`) that the JWTs of users must have; needed with jwt_secret or jwt_jwks "
+        "(default: none)",
     )
     jwt_audience: str = define_setting(
         "authenticated", "Set the audience (`aud`) that the JWTs of users must have (default: authenticated)"
@@ -153,6 +175,13 @@ class CoreSettings:
         "pgmq_public,holdfast",
         "Set the schemas, comma-separated, that /rest/v1/rpc may call (default: pgmq_public,holdfast)",
     )
+    smtp_url: Secret | None = define_setting(
+        None,
+        "Set the SMTP server that sends alerts by e-mail, as smtp://user:password@host:587 (default: none)",
+    )
+    mail_from: str | None = define_setting(
+        None, "Set the address that e-mails come from (default: holdfast@ and the host of `smtp_url`)"
+    )
     egress_allow: str = define_setting(
         "",
         "Set the private networks, hosts or host:port, comma-separated, that webhooks and `holdfast.egress` "
@@ -191,5 +220,22 @@ class CoreSettings:
             raise SettingsError(
                 f"health_port must be between 0 and 65535, got {self.health_port}.", field="health_port"
             )
+        if self.public_url is not None:
+            object.__setattr__(self, "public_url", _check_public_url(self.public_url))
         if self.api_port > 65535:
             raise SettingsError(f"api_port must be at most 65535, got {self.api_port}.", field="api_port")
+
+
+def _check_public_url(url: str) -> str:
+    """Return the public URL without a slash at its end. Raise SettingsError if it is not a plain URL."""
+    parts = urlsplit(url)
+    is_plain = not (parts.query or parts.fragment or parts.username or parts.password)
+    is_url = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    is_path = url.startswith("/") and not url.startswith("//")
+    if (is_url or is_path) and is_plain and not set(url) & set(" \t\r\n\\"):
+        return url.rstrip("/")
+    raise SettingsError(
+        f"public_url must be an http or https URL without query and password, or a path, got {url!r}.",
+        fix="Write the URL of the API, such as https://app.example/tasks, or its prefix, such as /tasks.",
+        field="public_url",
+    )

@@ -346,7 +346,7 @@ class Cancel(OutcomeSignal):
 
 
 class Snooze(OutcomeSignal):
-    """Run the task again after `delay`. The attempt is not counted.
+    """Run the task again after `delay`, a timedelta or a number of seconds. The attempt is not counted.
 
     >>> from datetime import timedelta
     >>> from holdfast import Snooze, task
@@ -355,9 +355,9 @@ class Snooze(OutcomeSignal):
     ...     raise Snooze(timedelta(minutes=5))
     """
 
-    def __init__(self, delay: timedelta) -> None:
+    def __init__(self, delay: timedelta | float) -> None:
         super().__init__(delay)
-        self.delay = delay
+        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
 
     def __str__(self) -> str:
         return f"run again in {self.delay}"
@@ -375,10 +375,12 @@ class RateLimited(OutcomeSignal):
     ...     raise RateLimited("openai", retry_after=timedelta(seconds=30))
     """
 
-    def __init__(self, key: str, retry_after: timedelta | None = None) -> None:
+    def __init__(self, key: str, retry_after: timedelta | float | None = None) -> None:
         super().__init__(key, retry_after)
         self.key = key
-        self.retry_after = retry_after
+        self.retry_after = (
+            timedelta(seconds=retry_after) if isinstance(retry_after, (int, float)) else retry_after
+        )
 
     def __str__(self) -> str:
         return f"rate limit of {self.key!r} reached"

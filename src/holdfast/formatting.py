@@ -16,13 +16,18 @@ MAX_REASON_CHARS = 500
 STATE_SYMBOLS = {
     "queued": "○", "waiting": "◌", "scheduled": "◷", "ready": "○", "retrying": "↻", "running": "●",
     "succeeded": "✓", "partial": "◐", "failed": "✕", "cancelled": "-",
-    "live": "●", "quiet": "◌", "lost": "✕", "draining": "◐", "stopped": "-",
+    "live": "●", "unresponsive": "◌", "lost": "✕", "draining": "◐", "stopped": "-",
 }  # fmt: skip
+# Labels for states whose name in the API does not say enough to a reader.
+STATE_LABELS = {"partial": "partially failed"}
 STATE_COLOURS = {
     "running": "cyan", "live": "green", "succeeded": "green", "failed": "red", "lost": "red",
-    "retrying": "yellow", "quiet": "yellow", "partial": "yellow", "draining": "yellow", "cancelled": "dim",
+    "retrying": "yellow", "unresponsive": "yellow", "partial": "yellow", "draining": "yellow",
+    "cancelled": "dim",
 }  # fmt: skip
 _SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+# The unit, and the smaller unit that follows it.
+_DURATION_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 _LONG_DURATION_UNITS = ((86400, 129_600, "day"), (3600, 5400, "hour"), (60, 90, "minute"), (1, 0, "second"))
 
 
@@ -47,11 +52,32 @@ def format_compact_number(value: float | None, *, missing: str = MISSING_VALUE_T
 
 
 def format_bounded_count(
-    value: float | None, exact: bool = True, *, missing: str = MISSING_VALUE_TEXT
+    value: float | None, exact: bool = True, at_least: bool = False, *, missing: str = MISSING_VALUE_TEXT
 ) -> str:
-    """Format a count that may have stopped at a limit: `>10k` if it is not exact."""
+    """Format a count that may be an estimate (`~1.2M`) or a lower bound (`≥10k`)."""
     text = format_compact_number(value, missing=missing)
-    return text if exact else f">{text}"
+    return text if exact or value is None else f"{'≥' if at_least else '~'}{text}"
+
+
+def format_task_count(row: Mapping[str, Any], state: str) -> str:
+    """Format how many tasks of a queue are in a state: `1,204`, or `~1.2M` for an estimate."""
+    exact = row.get(f"{state}_exact", True)
+    return format_number(row[state]) if exact else format_bounded_count(row[state], exact=False)
+
+
+def describe_count(count: float, noun: str, exact: bool = True, at_least: bool = False) -> str:
+    """Format a count with its noun for a sentence: `3 jobs`, `about 1,200,000 jobs`, `at least 12 jobs`."""
+    if exact:
+        return format_count(count, noun)
+    if at_least:
+        return f"at least {format_count(count, noun)}"
+    return f"about {format_count(round_estimate(count), noun)}"
+
+
+def round_estimate(value: float) -> int:
+    """Round an estimate to two digits, because the others would look exact."""
+    digits = len(str(abs(round(value)))) - 2
+    return round(round(value), -digits) if digits > 0 else round(value)
 
 
 def format_count(count: float | None, noun: str, plural: str | None = None) -> str:
@@ -91,7 +117,7 @@ def seconds_between(start: Any, end: Any) -> float | None:
 
 
 def format_duration(duration: float | timedelta | None, *, missing: str = MISSING_VALUE_TEXT) -> str:
-    """Format a duration for a table cell: `34ms`, `0.2s`, `41s`, `4m`, `3h`, `6d`."""
+    """Format a duration for a table cell in at most two units: `34ms`, `0.2s`, `41s`, `4m 12s`, `3h`."""
     if duration is None:
         return missing
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
@@ -102,10 +128,20 @@ def format_duration(duration: float | timedelta | None, *, missing: str = MISSIN
         return f"{sign}{seconds * 1000:.0f}ms"
     if seconds < 9.95:
         return f"{sign}{seconds:.1f}".removesuffix(".0") + "s"
-    for limit, unit, suffix in ((90, 1, "s"), (5400, 60, "m"), (129_600, 3600, "h")):
-        if seconds < limit:
-            return f"{sign}{seconds / unit:.0f}{suffix}"
-    return f"{sign}{seconds / 86400:.0f}d"
+    if seconds < 89.5:
+        return f"{sign}{seconds:.0f}s"
+    seconds = round(seconds)
+    size, suffix, part_size, part_suffix = next(unit for unit in _DURATION_UNITS if seconds >= unit[0])
+    whole, part = divmod(round(seconds / part_size), size // part_size)
+    return f"{sign}{whole}{suffix}" + (f" {part}{part_suffix}" if part else "")
+
+
+def format_rough_duration(seconds: float) -> str:
+    """Format a duration in one unit, for times that change while you read: `41s`, `4m`, `3h`, `6d`."""
+    for limit, unit, suffix in ((5400, 60, "m"), (129_600, 3600, "h"), (float("inf"), 86400, "d")):
+        if 89.5 <= seconds < limit:
+            return f"{seconds / unit:.0f}{suffix}"
+    return format_duration(seconds)
 
 
 def format_long_duration(duration: float | timedelta) -> str:
@@ -119,14 +155,14 @@ def format_relative_time(seconds_ahead: float) -> str:
     """Format a time relative to now: `in 5m`, `5m ago`, `now`."""
     if abs(seconds_ahead) < 1:
         return "now"
-    text = format_duration(abs(seconds_ahead))
+    text = format_rough_duration(abs(seconds_ahead))
     return f"in {text}" if seconds_ahead > 0 else f"{text} ago"
 
 
 def format_age(value: Any, now: datetime | None = None) -> str:
     """Format the age of a time: `5m`. The age of a future time is zero."""
     age = seconds_between(value, now or datetime.now(UTC))
-    return MISSING_VALUE_TEXT if age is None else format_duration(max(0.0, age))
+    return MISSING_VALUE_TEXT if age is None else format_rough_duration(max(0.0, age))
 
 
 def format_time_until(value: Any, now: datetime | None = None) -> str:
@@ -134,11 +170,11 @@ def format_time_until(value: Any, now: datetime | None = None) -> str:
     ahead = seconds_between(now or datetime.now(UTC), value)
     if ahead is None:
         return MISSING_VALUE_TEXT
-    return f"in {format_duration(ahead)}" if ahead > 0 else "now"
+    return f"in {format_rough_duration(ahead)}" if ahead > 0 else "now"
 
 
 def format_elapsed(start: Any, end: Any) -> str:
-    """Format the time from `start` to `end`: `4m`."""
+    """Format the time from `start` to `end`: `4m 12s`."""
     return format_duration(seconds_between(start, end))
 
 
@@ -165,7 +201,7 @@ def shorten_id(value: object) -> str:
 
 def format_state(state: str) -> str:
     """Format a state as a symbol and a word: `● running`."""
-    return f"{STATE_SYMBOLS.get(state, '·')} {state}"
+    return f"{STATE_SYMBOLS.get(state, '·')} {STATE_LABELS.get(state, state)}"
 
 
 def format_error(row: Mapping[str, Any]) -> str:

@@ -113,7 +113,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of a search for jobs, newest first. The jobs have no tasks.
 
     `next` is the `before=` of the next page, or None. `truncated` says that the search stopped at its row
-    limit before the page was full.
+    limit before the page was full. `missing_shards` are the shards that did not answer.
 
     >>> from holdfast import Client, JobPage
     >>> client = Client()
@@ -125,6 +125,7 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Job]
     next: UUID | None = None
     truncated: bool = False
+    missing_shards: tuple[int, ...] = ()
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,23 +16,27 @@ from urllib.parse import quote, quote_plus
 MASK_TEXT: Final = "•••"
 UNMASKABLE_TEXT: Final = "(hidden: the arguments of the job are deleted or too large to mask secrets)"
 _SENSITIVE_NAME_REGEX: Final = (
-    r"passw\w*|passphrase|secret|token|(?:api|private|access)[_-]?key|authori[sz]ation|cookie|credential"
+    r"passw|passphrase|secret|token|(?:api|private|access)[_-]?key|authori[sz]ation|cookie|credential"
     r"|bearer|signature"
 )
 SECRET_NAME_PATTERN: Final = re.compile(rf"{_SENSITIVE_NAME_REGEX}|^key$", re.IGNORECASE)
 # Finds every JSON text that may have a secret field, in the dialect of PostgreSQL too. Ignores the case.
 SECRET_NAME_IN_JSON_REGEX: Final = rf'{_SENSITIVE_NAME_REGEX}|"key"'
+# Users choose the texts, so a pattern must take time proportional to their length: it starts with fixed
+# characters, and what may repeat in its middle has a limit. `test_pattern_time.py` checks all patterns.
 _ASSIGNED_SECRET_PATTERN: Final = re.compile(
-    rf"""([\w-]*(?:{_SENSITIVE_NAME_REGEX})[\w-]*["']?\s*[=:]\s*(?:bearer\s+|basic\s+)?["']?)"""
-    r"""([^\s"',;)}\]]{3,})""",
+    rf"""((?:{_SENSITIVE_NAME_REGEX})[\w-]{{0,64}}["']?\s{{0,16}}[=:]\s{{0,16}}(?:(?:bearer|basic)\s{{1,16}})?["']?)"""
+    r"""([^\s\0"',;)}\]]{3,})""",
     re.IGNORECASE,
 )
-_URL_PASSWORD_PATTERN: Final = re.compile(r"(\w+://[^/\s:@]*:)[^/\s@]+(@)")
+_URL_PASSWORD_PATTERN: Final = re.compile(r"((?<=\w)://[^/\s\0:@]*:)[^/\s\0@]+(@)")
 _MIN_SECRET_CHARS: Final = (
     4  # a shorter value is masked in its own field only: elsewhere it would hide half of a text
 )
 _MIN_CUT_TEXT_CHARS: Final = 200  # no stored text has a smaller limit
 _CUT_PATTERN: Final = re.compile(r"(…| \[\.\.\.\] )")
+_MAX_CUT_CHARS: Final = 2000  # of a longer secret, the beginning and the end are looked for
+_MAX_SECRETS: Final = 50  # a text is searched for each of them
 _MAX_SCHEMA_DEPTH: Final = 12
 
 
@@ -67,42 +71,84 @@ class SecretMasker:
         Remember its secrets too.
         """
         self.collect_secrets(value, schema)
-        return self._mask_fields(value)
+        texts = list(self._iterate_texts(value))
+        if self._has_too_many_secrets():
+            masked = [MASK_TEXT if text in self._known else _mask_patterns(text) for text in texts]
+        else:
+            masked = self._mask_texts(texts)
+        return self._replace_texts(value, iter(masked))
 
     def mask_text(self, text: str) -> str:
         """Return a text with all known secrets masked, also where they are quoted or cut off."""
-        return _URL_PASSWORD_PATTERN.sub(
-            rf"\1{MASK_TEXT}\2", _ASSIGNED_SECRET_PATTERN.sub(rf"\1{MASK_TEXT}", self._mask_known(text))
-        )
+        if self._has_too_many_secrets():
+            return UNMASKABLE_TEXT
+        return self._mask_texts([text])[0]
 
-    def _mask_known(self, text: str) -> str:
+    def _has_too_many_secrets(self) -> bool:
+        return len(self._known) > _MAX_SECRETS
+
+    def _mask_texts(self, texts: Sequence[str]) -> list[str]:
+        """Mask all texts of a payload as one: a payload may have many thousands of them."""
+        if not texts:
+            return []
         if self._written_forms is None:
             forms = {form for secret in self._known for form in _list_written_forms(secret)}
             self._written_forms = sorted(forms, key=len, reverse=True)
-        may_be_cut = len(text) >= _MIN_CUT_TEXT_CHARS
+        if len(texts) != 1 and any("\0" in text for text in (*texts, *self._written_forms)):
+            return [self._mask_texts([text])[0] for text in texts]
+        joined = "\0".join(texts)
         for form in self._written_forms:
-            text = text.replace(form, MASK_TEXT)
-        if may_be_cut and self._written_forms:
-            parts = _CUT_PATTERN.split(text)  # every second part is a mark of a cut
-            for form in self._written_forms:
-                parts[::2] = [_mask_cut_off(part, form) for part in parts[::2]]
-            text = "".join(parts)
-        return text
+            joined = joined.replace(form, MASK_TEXT)
+        parts = joined.split("\0") if len(texts) != 1 else [joined]
+        parts = [
+            self._mask_cut_off_secrets(part) if len(text) >= _MIN_CUT_TEXT_CHARS else part
+            for part, text in zip(parts, texts, strict=True)
+        ]
+        return _mask_patterns("\0".join(parts)).split("\0") if len(texts) != 1 else [_mask_patterns(parts[0])]
 
-    def _mask_fields(self, value: Any) -> Any:
+    def _mask_cut_off_secrets(self, text: str) -> str:
+        """Mask secrets that the limit of a stored text cut off."""
+        if not self._written_forms:
+            return text
+        parts = _CUT_PATTERN.split(text)  # every second part is a mark of a cut
+        for form in self._written_forms:
+            parts[::2] = [_mask_cut_off(part, form) for part in parts[::2]]
+        return "".join(parts)
+
+    def _iterate_texts(self, value: Any) -> Iterator[str]:
+        """Iterate over the names and texts of a payload that are not masked as a whole."""
         if isinstance(value, dict):
-            members = cast("dict[str, Any]", value)
+            for name, inner in cast("dict[str, Any]", value).items():
+                yield name
+                if not _should_mask_field(name, inner, self._secret_fields):
+                    yield from self._iterate_texts(inner)
+        elif isinstance(value, (list, tuple)):
+            for inner in cast("Sequence[Any]", value):
+                yield from self._iterate_texts(inner)
+        elif isinstance(value, str):
+            yield value
+
+    def _replace_texts(self, value: Any, masked: Iterator[str]) -> Any:
+        """Return the payload with its masked texts, which come in the order of `_iterate_texts`."""
+        if isinstance(value, dict):
             return {
-                self._mask_known(name): MASK_TEXT
+                next(masked): MASK_TEXT
                 if _should_mask_field(name, inner, self._secret_fields)
-                else self._mask_fields(inner)
-                for name, inner in members.items()
+                else self._replace_texts(inner, masked)
+                for name, inner in cast("dict[str, Any]", value).items()
             }
         if isinstance(value, (list, tuple)):
-            return [self._mask_fields(inner) for inner in cast("Sequence[Any]", value)]
+            return [self._replace_texts(inner, masked) for inner in cast("Sequence[Any]", value)]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return MASK_TEXT if str(value) in self._known else value
-        return self.mask_text(value) if isinstance(value, str) else value
+        return next(masked) if isinstance(value, str) else value
+
+
+def _mask_patterns(text: str) -> str:
+    """Mask values that a text assigns to names of secrets, and passwords in URLs."""
+    return _URL_PASSWORD_PATTERN.sub(
+        rf"\1{MASK_TEXT}\2", _ASSIGNED_SECRET_PATTERN.sub(rf"\1{MASK_TEXT}", text)
+    )
 
 
 def _list_written_forms(secret: str) -> set[str]:
@@ -119,14 +165,26 @@ def _list_written_forms(secret: str) -> set[str]:
 
 def _mask_cut_off(text: str, secret: str) -> str:
     """Mask a secret that the limit of a stored text cut off: its beginning at the end, or the reverse."""
-    for length in range(min(len(secret) - 1, len(text)), _MIN_SECRET_CHARS - 1, -1):
-        if text.endswith(secret[:length]):
-            text = text[:-length] + MASK_TEXT
-            break
-    for length in range(min(len(secret) - 1, len(text)), _MIN_SECRET_CHARS - 1, -1):
-        if text.startswith(secret[-length:]):
-            return MASK_TEXT + text[length:]
-    return text
+    start = _find_cut_beginning(text, secret)
+    if start is not None:
+        text = text[:start] + MASK_TEXT
+    start = _find_cut_beginning(text[::-1], secret[::-1])
+    return text if start is None else MASK_TEXT + text[len(text) - start :]
+
+
+def _find_cut_beginning(text: str, secret: str) -> int | None:
+    """Return where a text begins with the beginning of a secret and ends before the secret does."""
+    beginning = secret[:_MAX_CUT_CHARS]
+    if len(secret) > _MAX_CUT_CHARS and beginning in text:
+        return text.index(beginning)
+    start = max(0, len(text) - len(beginning) + 1)
+    while True:
+        start = text.find(beginning[:_MIN_SECRET_CHARS], start)
+        if start < 0:
+            return None
+        if beginning.startswith(text[start:]):
+            return start
+        start += 1
 
 
 def _should_mask_field(name: str, value: Any, secret_fields: frozenset[str]) -> bool:

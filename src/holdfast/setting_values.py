@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from holdfast.errors import SettingsError
 from holdfast.redaction import MASK_TEXT
@@ -99,3 +100,37 @@ def redact_url(url: str) -> str:
     # A URL parser would end the host at an unescaped / or ? in the password, so this goes up to the last @.
     url = re.sub(r"(://[^:/?#@]*):.*@", rf"\1:{MASK_TEXT}@", url, flags=re.DOTALL)
     return re.sub(r"([?&]password=)[^&#]*", rf"\1{MASK_TEXT}", url)
+
+
+MAX_SHARD_NUMBER: Final = 255
+# A comma separates shards if a number follows; the commas between the hosts of an address do not count.
+_ENTRY_SEPARATOR = re.compile(r",(?=\s{0,8}\d{1,3}\s{0,8}=)")
+_SYNTAX: Final = "Write 1=postgresql://host-a/app,2=postgresql://host-b/app."
+
+
+def parse_shards(text: str) -> dict[int, Secret]:
+    """Parse the setting `shards`.
+
+    >>> from holdfast.setting_values import parse_shards
+    >>> sorted(parse_shards("1=postgresql://a,b/app,2=postgresql://c/app"))
+    [1, 2]
+    """
+    shards: dict[int, Secret] = {}
+    for entry in _ENTRY_SEPARATOR.split(text.strip()):
+        number, separator, url = (part.strip() for part in entry.partition("="))
+        if not separator or not number.isdigit() or not url.startswith(("postgresql://", "postgres://")):
+            raise SettingsError("The setting shards cannot be read.", fix=_SYNTAX, field="shards")
+        if int(number) in shards:
+            raise SettingsError(f"Shard {number} is named twice.", fix=_SYNTAX, field="shards")
+        shards[int(number)] = Secret(url)
+    check_shards(shards)
+    return shards
+
+
+def check_shards(shards: Mapping[int, Secret]) -> None:
+    """Raise SettingsError for numbers out of range and for two numbers with the same address."""
+    for number in shards:
+        if not 0 <= number <= MAX_SHARD_NUMBER:
+            raise SettingsError(f"Shard {number} must be 0 to {MAX_SHARD_NUMBER}.", field="shards")
+    if len({url.reveal() for url in shards.values()}) < len(shards):
+        raise SettingsError("Two shards have the same address.", fix=_SYNTAX, field="shards")

@@ -13,7 +13,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +31,7 @@ from holdfast.setting_values import (
     convert_setting_value,
     define_setting,
     parse_duration,
+    parse_shards,
     redact_url,
 )
 
@@ -264,7 +265,20 @@ def load_settings(
                 field=name,
             )
         values[name] = convert_setting_value(name, str(known[name].type), raw)
-    return Settings(**values)
+    return _select_shard(Settings(**values))
+
+
+def _select_shard(settings: Settings) -> Settings:
+    """Make the shard of the setting `shard` the one database."""
+    if settings.shard is None:
+        return settings
+    shards = parse_shards(settings.shards.reveal()) if settings.shards else {}
+    if settings.shard not in shards:
+        known = ", ".join(map(str, shards)) or "none: HOLDFAST_SHARDS is not set"
+        raise SettingsError(
+            f"Shard {settings.shard} is not in the setting shards.", fix=f"Shards: {known}.", field="shard"
+        )
+    return replace(settings, database_url=shards[settings.shard], shards=None)
 
 
 def _format_setting_suggestion(name: str, known: Iterable[str]) -> str:

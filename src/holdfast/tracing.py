@@ -1,4 +1,4 @@
-"""OpenTelemetry traces that continue from submit to run, when the setting `tracing` is on.
+"""OpenTelemetry traces from request to submit, run and provider call, when the setting `tracing` is on.
 
 The trace context of the submitter is stored as the label `traceparent` of the job, as the W3C defines it. The
 application configures with the OpenTelemetry SDK which spans are recorded and where they are exported.
@@ -7,8 +7,9 @@ application configures with the OpenTelemetry SDK which spans are recorded and w
 from __future__ import annotations
 
 import functools
+import time
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ MESSAGING_SYSTEM: Final = "holdfast"
 
 
 class Tracing:
-    """Creates spans for submits and attempts."""
+    """Creates spans for requests, submits, attempts and calls of providers."""
 
     def __init__(self) -> None:
         try:
@@ -75,6 +76,49 @@ class Tracing:
             ) as span,
         ):
             yield AttemptSpan(self, span)
+
+    @contextmanager
+    def trace_request(
+        self, method: str, path: str, traceparent: str | None
+    ) -> Generator[Callable[[int, str | None], None]]:
+        """Run a block inside the span of an HTTP request. Call the value with the status and the route."""
+        tracer = self._trace.get_tracer("holdfast")
+        attributes = {"http.request.method": method, "url.path": path}
+        with (
+            self.continue_trace(traceparent),
+            tracer.start_as_current_span(
+                method, kind=self._trace.SpanKind.SERVER, attributes=attributes
+            ) as span,
+        ):
+
+            def record_response(status: int, route: str | None) -> None:
+                span.set_attribute("http.response.status_code", status)
+                if route is not None:
+                    span.set_attribute("http.route", route)
+                    span.update_name(f"{method} {route}")
+                if status >= 500:
+                    span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
+
+            yield record_response
+
+    def record_provider_call(self, _: str, fields: Mapping[str, Any]) -> None:
+        """Add a span for a call of a provider that has just ended: the event `provider.call_finished`."""
+        ended_ns = time.time_ns()
+        attributes = {
+            "gen_ai.operation.name": str(fields["kind"]),
+            "gen_ai.provider.name": str(fields["provider"]),
+            "gen_ai.request.model": str(fields["model"]),
+            "holdfast.outcome": str(fields["outcome"]),
+        }
+        span = self._trace.get_tracer("holdfast").start_span(
+            f"call {fields['kind']} {fields['provider']}",
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=ended_ns - int(fields["seconds"] * 1e9),
+        )
+        if fields["outcome"] != "succeeded":
+            self.mark_span_failed(span, str(fields["outcome"]))
+        span.end(ended_ns)
 
     @contextmanager
     def continue_trace(self, traceparent: str | None) -> Generator[None]:

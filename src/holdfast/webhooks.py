@@ -28,6 +28,7 @@ from holdfast.egress import EgressClient, EgressError, EgressPolicy, EgressStrea
 from holdfast.engine import webhooks as stored_webhooks
 from holdfast.engine.connection import Database
 from holdfast.errors import Reject
+from holdfast.settings import Settings
 
 WEBHOOK_TASK_TYPE = "holdfast.webhook"
 WEBHOOK_QUEUE = "webhooks"
@@ -90,12 +91,14 @@ def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]
             webhook_target = await stored_webhooks.find_webhook_url_and_secret(connection, webhook)
         if webhook_target is None:
             raise Reject("The webhook was deleted or switched off.")
-        text = msgspec.json.encode({"type": event, "data": body})
+        text = msgspec.json.encode(
+            {"type": event, "data": {**body, **_build_link(database.settings, event, body)}}
+        )
         try:
             headers = build_webhook_headers(webhook_target.secret, delivery, text)
-            status = await _post_webhook(policy, webhook_target.url, text, headers)
+            status = await post_webhook(policy, webhook_target.url, text, headers)
         except Exception as error:
-            await record_result(webhook, _format_delivery_error(error), gone=isinstance(error, Reject))
+            await record_result(webhook, format_delivery_error(error), gone=isinstance(error, Reject))
             raise
         await record_result(webhook)
         return {"status": status}
@@ -106,6 +109,14 @@ def build_webhook_delivery_task(database: Database) -> Task[..., dict[str, Any]]
                 telemetry.emit("webhook.disabled", webhook=str(webhook), error=error or "")
 
     return deliver
+
+
+def _build_link(settings: Settings, event: str, body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the link to the job or batch of an event, if the public URL of the API is known."""
+    kind = {"job": "jobs", "batch": "batches"}.get(event.partition(".")[0])
+    if kind is None or not (settings.public_url or "").startswith("http") or "id" not in body:
+        return {}
+    return {"url": f"{settings.public_url}/api/{kind}/{body['id']}"}
 
 
 def add_webhook_delivery_task(
@@ -129,7 +140,7 @@ def build_webhook_headers(secret: str, message_id: str, body: bytes) -> dict[str
     }
 
 
-async def _post_webhook(policy: EgressPolicy, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+async def post_webhook(policy: EgressPolicy, url: str, body: bytes, headers: Mapping[str, str]) -> int:
     """Send a delivery without following redirects, and return the status of the response."""
     async with (
         EgressClient(policy) as client,
@@ -148,7 +159,7 @@ _DELIVERY_ERROR_BY_REASON = {
 }
 
 
-def _format_delivery_error(error: Exception) -> str:
+def format_delivery_error(error: Exception) -> str:
     """Format a delivery error for the owner of the webhook, without details of our network."""
     if isinstance(error, (Reject, WebhookDeliveryError)):
         return str(error)

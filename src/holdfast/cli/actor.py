@@ -39,5 +39,7 @@ async def record_client_audit_event(
     client: Client, action: str, target: str | None = None, **details: Any
 ) -> None:
     """Write an action that the client performed to the audit log, as `record_audit_event` does."""
+    if client.shard_numbers:  # the first shard has the audit log of what was done on all
+        client = client.shard(client.shard_numbers[0])
     async with client.connection() as connection:
         await record_audit_event(connection, action, target, **details)

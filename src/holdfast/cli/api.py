@@ -19,12 +19,15 @@ import click
 
 from holdfast import telemetry
 from holdfast.cli import app_loader, log_output
+from holdfast.cli.otlp_export import export_over_otlp
 from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, open_connection
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.extras import build_missing_extra_error, require_extra
+from holdfast.setting_values import parse_shards
 from holdfast.settings import Secret, Settings
+from holdfast.worker.systemd_notify import SystemdNotifier, notify_systemd
 
 SYSTEMS_PACKAGE = "holdfast.systems"
 SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by themselves
@@ -74,8 +77,14 @@ def api_command(session: CliSession, /, app: str | None, systems: tuple[str, ...
         dashboard=not options["no_dashboard"],
     )
     listener = open_server_socket(settings.api_host, settings.api_port)
-    url, _server = embedded.locate_database(settings)
-    session.run_server(serve_api(settings, url, listener, contents))
+    # With shards, the first one has sessions of people and the tables of systems.
+    url = next(iter(parse_shards(settings.shards.reveal()).values())) if settings.shards else None
+    if url is None:
+        url, _server = embedded.locate_database(settings)
+    if settings.otlp_endpoint is not None:
+        settings = replace(settings, tracing="on")
+    with export_over_otlp(settings, "holdfast-api"):
+        session.run_server(serve_api(settings, url, listener, contents))
 
 
 def check_server_extra(feature: str = "The HTTP API", extra: str = "server") -> None:
@@ -206,8 +215,13 @@ async def serve_api(
             await system.install_if_needed(connection, settings.systems_schema)
     host, port = listener.getsockname()[:2]
     dashboard = create_dashboard if contents.dashboard else None
-    async with Database(url, settings) as database:
-        app = create_app(settings, database=database, dashboard=dashboard, **contents.build_app_arguments())
+    async with notify_systemd() as notifier, Database(url, settings) as database:
+        app = create_app(
+            settings,
+            database=None if settings.shards else database,
+            dashboard=dashboard,
+            **contents.build_app_arguments(),
+        )
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -219,16 +233,19 @@ async def serve_api(
             timeout_graceful_shutdown=SERVER_SHUTDOWN_TIMEOUT_S,
         )
         server = uvicorn.Server(config)
-        _stop_on_signals(server)
+        _stop_on_signals(server, notifier)
         telemetry.emit("api.started", url=f"http://{host}:{port}")
         if contents.dashboard and is_loopback_address(host):
             async with database.connection() as connection:
-                link = await create_login_link(connection, f"http://{host}:{port}/dashboard")
+                has_address = (settings.public_url or "").startswith("http")
+                base = settings.public_url if has_address else f"http://{host}:{port}"
+                link = await create_login_link(connection, f"{base}/dashboard")
             click.echo(f"dashboard  {link}   (this link works once)", err=True)
+        notifier.mark_ready(f"Serving http://{host}:{port}.")
         await server.serve(sockets=[listener])
 
 
-def _stop_on_signals(server: Any) -> None:
+def _stop_on_signals(server: Any, notifier: SystemdNotifier) -> None:
     """Stop the uvicorn server on SIGTERM and SIGINT, with exit code 0.
 
     uvicorn itself would raise the signal again after its shutdown.
@@ -237,6 +254,7 @@ def _stop_on_signals(server: Any) -> None:
     def stop_server() -> None:
         server.force_exit = server.should_exit  # the second signal does not wait for open connections
         server.should_exit = True
+        notifier.mark_stopping("Finishing open requests.")
 
     server.capture_signals = contextlib.nullcontext
     for number in (signal.SIGTERM, signal.SIGINT):

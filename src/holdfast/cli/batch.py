@@ -14,7 +14,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from holdfast.cli.actor import record_audit_event
 from holdfast.cli.identifiers import parse_uuid
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.engine import batches, jobs
 from holdfast.engine.connection import Connection
 from holdfast.errors import HoldfastError, NotFoundError
@@ -54,10 +61,12 @@ def _compute_batch_status(row: dict[str, Any]) -> str:
     help="List only batches older than the batch with this id, to get the next page. Default: "
     "start with the newest batch.",
 )
+@row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_batches(session: CliSession, owner: str | None, before: str | None) -> None:
-    """List batches, newest first, 50 per page."""
+    """List batches, newest first, at most 50 per page."""
     before_id = None if before is None else parse_uuid(before, "batch")
 
     async def fetch_batch_rows(connection: Connection) -> list[dict[str, Any]]:

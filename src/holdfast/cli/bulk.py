@@ -18,7 +18,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from holdfast import search as grammar
 from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.identifiers import parse_uuid
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    run_on_each_shard,
+)
 from holdfast.engine import bulk_actions
 from holdfast.engine.bulk_actions import BulkAction, BulkStageOptions, BulkVerb
 from holdfast.engine.connection import Connection
@@ -50,6 +56,7 @@ def _format_bulk_action(action: BulkAction) -> dict[str, Any]:
 )
 @json_option
 @pass_session
+@run_on_each_shard
 def list_bulk_actions(session: CliSession, limit: int) -> None:
     """List bulk actions, newest first."""
     actions = session.run_with_connection(

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from holdfast.cli import job_watch
 from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.parameters import DURATION, parse_json_or_pairs
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session, row_limit_option
 from holdfast.engine import schedules
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
@@ -36,6 +37,7 @@ def _format_schedule(schedule: StoredSchedule) -> dict[str, Any]:
 
 @cron_command.command("list")
 @click.option("--owner", help="List only schedules of this owner. Default: schedules of all owners.")
+@row_limit_option
 @json_option
 @pass_session
 def list_schedules(session: CliSession, owner: str | None) -> None:
@@ -61,15 +63,25 @@ def show_schedule(session: CliSession, name: str) -> None:
 
 @cron_command.command("run")
 @click.argument("name")
+@click.option("--wait", is_flag=True, help="Wait for the job; exit with 1 if it fails. Default: do not wait.")
 @json_option
 @pass_session
-def run_schedule_now(session: CliSession, name: str) -> None:
+def run_schedule_now(session: CliSession, name: str, wait: bool) -> int:
     """Submit the job of a schedule now. The next scheduled run does not change. Print the job's id.
 
     This also works while the schedule is paused.
     """
     submitted = _run_audited_action(session, "run", name, schedules.run_schedule)
     session.output.print_value("job", submitted.id)
+    if not wait:
+        return 0
+
+    async def wait_until_ended() -> int:
+        async with session.client() as client:
+            ended = await job_watch.wait_for_job(client, submitted.id)
+            return job_watch.get_job_exit_code(ended)
+
+    return session.run_async(wait_until_ended())
 
 
 def _run_audited_action(
@@ -87,6 +99,7 @@ def _run_audited_action(
 
 @cron_command.command("pause")
 @click.argument("name")
+@json_option
 @pass_session
 def pause_schedule(session: CliSession, name: str) -> None:
     """Pause a schedule: it submits no jobs until you resume it."""
@@ -94,16 +107,21 @@ def pause_schedule(session: CliSession, name: str) -> None:
     changed = _run_audited_action(
         session, "pause", name, lambda connection, name: schedules.pause_schedule(connection, name, actor)
     )
-    session.output.print_line(f"Schedule {name} {'is paused' if changed else 'was already paused'}.")
+    session.output.print_change(
+        f"Schedule {name} {'is paused' if changed else 'was already paused'}.", name=name, changed=changed
+    )
 
 
 @cron_command.command("resume")
 @click.argument("name")
+@json_option
 @pass_session
 def resume_schedule(session: CliSession, name: str) -> None:
     """Resume a paused schedule at its next time. Runs missed during the pause are skipped."""
     changed = _run_audited_action(session, "resume", name, schedules.resume_schedule)
-    session.output.print_line(f"Schedule {name} {'is active again' if changed else 'was not paused'}.")
+    session.output.print_change(
+        f"Schedule {name} {'is active again' if changed else 'was not paused'}.", name=name, changed=changed
+    )
 
 
 @cron_command.command("preview")
@@ -234,6 +252,7 @@ def add_schedule(session: CliSession, /, name: str, task: str, args: tuple[str, 
 @cron_command.command("delete")
 @click.argument("name")
 @confirmation_options
+@json_option
 @pass_session
 def delete_schedule(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a schedule. The jobs that it submitted stay."""
@@ -242,4 +261,4 @@ def delete_schedule(session: CliSession, name: str, yes: bool, dry_run: bool) ->
     if session.confirm(f"This deletes schedule {name}; its jobs stay.{note}", yes=yes, dry_run=dry_run):
         if not _run_audited_action(session, "delete", name, schedules.delete_schedule):
             raise NotFoundError(f"Schedule {name!r} does not exist.", field="name")
-        session.output.print_line(f"Schedule {name} is deleted.")
+        session.output.print_change(f"Schedule {name} is deleted.", deleted=name)

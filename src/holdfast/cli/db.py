@@ -29,24 +29,30 @@ def db_command() -> None:
 
 
 @db_command.command("start")
+@json_option
 @pass_session
 def start_embedded_server(session: CliSession) -> None:
     """Start the embedded PostgreSQL server. It runs until `holdfast db stop`."""
     _refuse_external_database(session, "start")
     with embedded.start_permanent_server(session.settings) as server:
         url = redact_url(server.url.reveal())
-        session.output.print_line(
-            f"PostgreSQL {server.version} is running at {url} until `holdfast db stop`."
+        session.output.print_change(
+            f"PostgreSQL {server.version} is running at {url} until `holdfast db stop`.",
+            url=url,
+            version=server.version,
         )
 
 
 @db_command.command("stop")
+@json_option
 @pass_session
 def stop_embedded_server(session: CliSession) -> None:
     """Stop the embedded PostgreSQL server, even if it is in use."""
     _refuse_external_database(session, "stop")
     was_running = embedded.stop_server(session.settings)
-    session.output.print_line("Stopped." if was_running else "The embedded server was not running.")
+    session.output.print_change(
+        "Stopped." if was_running else "The embedded server was not running.", stopped=was_running
+    )
 
 
 @db_command.command("url")
@@ -122,6 +128,7 @@ def show_server_status(session: CliSession) -> None:
 
 @db_command.command("reset")
 @confirmation_options
+@json_option
 @pass_session
 def reset_embedded_server(session: CliSession, *, yes: bool, dry_run: bool) -> None:
     """Delete all data of the embedded PostgreSQL server. The next start creates an empty database."""
@@ -130,7 +137,7 @@ def reset_embedded_server(session: CliSession, *, yes: bool, dry_run: bool) -> N
     consequence = f"This stops the embedded server for all its users and deletes all databases in {folder}."
     if session.confirm(consequence, yes=yes, dry_run=dry_run):
         embedded.reset_server(session.settings)
-        session.output.print_line("Deleted. The next start creates an empty database.")
+        session.output.print_change("Deleted. The next start creates an empty database.", deleted=str(folder))
 
 
 def _refuse_external_database(session: CliSession, verb: str) -> None:

@@ -13,11 +13,11 @@ from holdfast.cli.actor import get_local_actor, record_audit_event
 from holdfast.cli.output import CliOutput, strip_control_characters
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.rows import get_list_or_empty
-from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session, run_on_each_shard
 from holdfast.engine import error_groups
 from holdfast.engine.connection import Connection
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.formatting import format_age, format_number, sanitize_text
+from holdfast.formatting import format_age, format_bounded_count, format_number, sanitize_text
 
 ERROR_GROUP_COLUMNS = ["cause", "attempts", "jobs", "first", "last", "trend", "error", "tasks"]
 TREND_BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
@@ -61,6 +61,7 @@ def errors_command() -> None:
 )
 @json_option
 @pass_session
+@run_on_each_shard
 def list_errors(session: CliSession, since: timedelta, ignored: bool, limit: int) -> None:
     """List error groups, the most recent failure first."""
 
@@ -78,8 +79,8 @@ def format_error_group(group: dict[str, Any]) -> dict[str, Any]:
     attempts = format_number(group["attempts"])
     return {
         "cause": sanitize_text(group["cause"], MAX_TABLE_CELL_CHARS),
-        "attempts": attempts if group["exact"] else f"> {attempts}",
-        "jobs": group["jobs"] if group["jobs_exact"] else f"> {group['jobs']}",
+        "attempts": attempts if group["exact"] else format_bounded_count(group["attempts"], exact=False),
+        "jobs": group["jobs"] if group["jobs_exact"] else format_bounded_count(group["jobs"], exact=False),
         "first": format_age(group["first_at"]),
         "last": format_age(group["last_at"]),
         "trend": format_trend(get_list_or_empty(group, "trend")),

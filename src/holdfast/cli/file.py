@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import click
 import msgspec
 
+from holdfast.cli import job_watch
 from holdfast.cli.actor import record_client_audit_event
 from holdfast.cli.parameters import DURATION, parse_pairs
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session, row_limit_option
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.formatting import format_count
 from holdfast.model import Artifact
@@ -40,6 +41,7 @@ def file_command() -> None:
     help="List only files of this kind, a word chosen when the file was saved. Default: files of all kinds.",
 )
 @click.option("--name", help="List only files with exactly this name. Default: files of any name.")
+@row_limit_option
 @json_option
 @pass_session
 def list_files(session: CliSession, /, job: str | None, **filters: str | None) -> None:
@@ -67,6 +69,7 @@ def list_files(session: CliSession, /, job: str | None, **filters: str | None) -
 @click.option(
     "--force", is_flag=True, help="Overwrite the output file if it exists. Default: fail if it exists."
 )
+@json_option
 @pass_session
 def download_file(session: CliSession, file_id: str, output: str | None, force: bool) -> None:
     """Download the file with the id FILE and verify its hash."""
@@ -80,7 +83,9 @@ def download_file(session: CliSession, file_id: str, output: str | None, force: 
                     return
                 target = _choose_download_path(output, artifact.name, force=force)
                 await _download_to_file(aiter(reader), target)
-            session.output.print_line(f"Saved {artifact.size:,} bytes in {target}.")
+            session.output.print_change(
+                f"Saved {artifact.size:,} bytes in {target}.", path=str(target), bytes=artifact.size
+            )
 
     session.run_async(save_content())
 
@@ -180,6 +185,7 @@ def upload_file(session: CliSession, /, path: str, **options: Any) -> None:
 @file_command.command("delete")
 @click.argument("file_ids", metavar="FILE...", nargs=-1, required=True)
 @confirmation_options
+@json_option
 @pass_session
 def delete_files(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
     """Delete files by id. The next sweep removes their content from the storage."""
@@ -197,7 +203,9 @@ def delete_files(session: CliSession, file_ids: tuple[str, ...], yes: bool, dry_
                     await record_client_audit_event(
                         client, "artifact.delete", str(artifact.id), name=artifact.name
                     )
-                session.output.print_line(f"Deleted {count}.")
+                session.output.print_change(
+                    f"Deleted {count}.", deleted=[str(artifact.id) for artifact in artifacts]
+                )
 
     session.run_async(confirm_and_delete())
 
@@ -237,17 +245,20 @@ def print_download_link(session: CliSession, file_id: str, expires: timedelta, i
 
 @file_command.command("regenerate")
 @click.argument("file_id", metavar="FILE")
+@click.option("--wait", is_flag=True, help="Wait for the job; exit with 1 if it fails. Default: do not wait.")
+@json_option
 @pass_session
-def regenerate_file(session: CliSession, file_id: str) -> None:
+def regenerate_file(session: CliSession, file_id: str, wait: bool) -> int:
     """Regenerate a deleted or expired file.
 
     The command runs the task that saved the file again, and prints the id of its job.
     """
 
-    async def submit_regeneration() -> UUID:
+    async def submit_regeneration() -> int:
         async with session.client() as client:
             job_id = await client.files.regenerate(file_id)
             await record_client_audit_event(client, "artifact.regenerate", file_id, job=str(job_id))
-            return job_id
+            session.output.print_value("job", job_id)
+            return job_watch.get_job_exit_code(await job_watch.wait_for_job(client, job_id)) if wait else 0
 
-    session.output.print_value("job", session.run_async(submit_regeneration()))
+    return session.run_async(submit_regeneration())

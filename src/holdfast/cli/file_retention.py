@@ -133,6 +133,7 @@ def _parse_ttl(text: str) -> timedelta | None:
 @file_command.command("extend")
 @click.argument("file_id", metavar="FILE")
 @click.argument("ttl", metavar="DURATION|forever")
+@json_option
 @pass_session
 def extend_file_ttl(session: CliSession, file_id: str, ttl: str) -> None:
     """Change how long one file is kept.
@@ -145,7 +146,7 @@ def extend_file_ttl(session: CliSession, file_id: str, ttl: str) -> None:
         until = await artifacts.set_artifact_ttl(connection, parse_uuid(file_id, "file"), duration)
         await record_audit_event(connection, "artifact.keep", file_id, until=until and until.isoformat())
         end = "forever" if until is None else f"until {until:%Y-%m-%d %H:%M} UTC"
-        session.output.print_line(f"The file is kept {end}.")
+        session.output.print_change(f"The file is kept {end}.", id=file_id, until=until)
 
     session.run_with_connection(save_ttl)
 
@@ -160,6 +161,7 @@ def extend_file_ttl(session: CliSession, file_id: str, ttl: str) -> None:
     "job_type",
     help="Apply the retention rule only to files of jobs of this type. Default: jobs of all types.",
 )
+@json_option
 @pass_session
 def set_retention_rule(session: CliSession, ttl: str, owner: str | None, job_type: str | None) -> None:
     """Set a retention rule: how long files are kept.
@@ -176,4 +178,9 @@ def set_retention_rule(session: CliSession, ttl: str, owner: str | None, job_typ
     session.run_with_connection(save_rule)
     scope = " ".join(filter(None, [owner and f"of {owner}", job_type and f"of {job_type} jobs"]))
     kept = "forever" if duration is None else f"for {ttl}"
-    session.output.print_line(f"{f'Files {scope}' if scope else 'All files'} are kept {kept} from now on.")
+    session.output.print_change(
+        f"{f'Files {scope}' if scope else 'All files'} are kept {kept} from now on.",
+        owner=owner,
+        type=job_type,
+        ttl=ttl,
+    )

@@ -7,7 +7,7 @@ from types import ModuleType
 import click
 
 from holdfast.cli.api import import_system
-from holdfast.cli.session import CliSession, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import open_connection
 from holdfast.errors import NotFoundError, RefusedError
@@ -21,6 +21,7 @@ from holdfast.errors import NotFoundError, RefusedError
     is_flag=True,
     help="Print the SQL for an SQL editor instead of running it. This needs no database.",
 )
+@json_option
 @pass_session
 def install_command(session: CliSession, system: str, print_only: bool) -> None:
     """Install the tables of SYSTEM, such as clips, into the schema `systems_schema`.
@@ -41,7 +42,9 @@ def install_command(session: CliSession, system: str, print_only: bool) -> None:
         click.echo(f"begin;\n{module.build_install_sql(schema)}\ncommit;")
         return
     session.run_async(_install_system(session, module))
-    session.output.print_line(f"{system} is installed in the schema {schema}.")
+    session.output.print_change(
+        f"{system} is installed in the schema {schema}.", system=system, schema=schema
+    )
 
 
 async def _install_system(session: CliSession, module: ModuleType) -> None:

@@ -44,7 +44,8 @@ MAX_LISTED_TASK_NAMES = 20
 def job_command() -> None:
     """List, inspect, watch, retry and cancel jobs.
 
-    A JOB is an id, or its first digits if they are unambiguous.
+    A JOB is an id, or its last or first digits if they are unambiguous. Jobs of the same minute share their
+    first digits. The short form that Holdfast prints (019a1e38…d5d14) is accepted.
     """
 
 

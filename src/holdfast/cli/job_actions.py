@@ -15,7 +15,7 @@ from holdfast.cli.completers import suggest_job_ids
 from holdfast.cli.identifiers import resolve_job_id
 from holdfast.cli.job import MAX_LISTED_TASK_NAMES, get_job_or_fail, job_argument, job_command
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session, run_on_each_shard
 from holdfast.client import Client
 from holdfast.definitions.payloads import encode_payload
 from holdfast.engine import job_detail, jobs
@@ -46,6 +46,7 @@ def _check_job_selection(job_ids: tuple[str, ...], search: str | None) -> None:
 @job_selection_options
 @json_option
 @pass_session
+@run_on_each_shard
 def cancel_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
     """Cancel jobs. Their running tasks are stopped, and the results of those tasks are discarded.
 
@@ -100,6 +101,7 @@ async def _cancel_job(connection: Connection, job_id: str, reason: str | None) -
 )
 @json_option
 @pass_session
+@run_on_each_shard
 def retry_jobs(session: CliSession, /, job_ids: tuple[str, ...], search: str | None, **options: Any) -> int:
     """Retry failed and cancelled jobs. They keep their ids and the results of tasks that succeeded.
 

@@ -17,7 +17,7 @@ from holdfast import search
 from holdfast.cli.identifiers import resolve_job_id
 from holdfast.cli.job import job_command
 from holdfast.cli.output import CliOutput
-from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session, run_on_each_shard
 from holdfast.engine import search as engine_search
 from holdfast.engine.connection import Connection
 from holdfast.formatting import (
@@ -56,6 +56,7 @@ JOB_CSV_COLUMNS = (
 @click.option("--count", is_flag=True, help="Print the number of matching jobs instead of listing them.")
 @json_option
 @pass_session
+@run_on_each_shard
 def list_jobs(
     session: CliSession, terms: tuple[str, ...], limit: int, before: str | None, count: bool
 ) -> None:
@@ -94,9 +95,9 @@ def list_jobs(
 async def _print_job_count(session: CliSession, connection: Connection, query: search.SearchQuery) -> None:
     result = await engine_search.count_jobs(connection, query)
     if session.output.json:
-        session.output.print_record({"count": result.count, "exact": result.exact})
+        session.output.print_record(msgspec.structs.asdict(result))
     else:
-        session.output.print_value("count", result.count if result.exact else f"about {result.count}")
+        session.output.print_value("count", result.count if result.exact else str(result))
 
 
 def _format_job_row(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,14 @@ import msgspec
 
 from holdfast.cli.actor import get_local_actor
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.engine import access, audit
 from holdfast.engine.access import ServiceKey
 from holdfast.errors import NotFoundError
@@ -76,8 +83,10 @@ def create_service_key(
 
 
 @key_command.command("list")
+@row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_service_keys(session: CliSession) -> None:
     """List service keys with prefix, scopes, state and last use. The keys themselves are not stored."""
     keys = session.run_with_connection(access.list_service_keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import termios
 import tty
@@ -18,6 +19,8 @@ KEY_NAMES_BY_SEQUENCE = {
     "\x1b[D": "left",
     "\x1b": "escape",
 }
+
+_KEY_PATTERN = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
 
 
 class KeyboardInput:
@@ -60,7 +63,8 @@ class KeyboardInput:
             if not text:  # the terminal was closed
                 asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
                 self._keys.put_nowait("end")
-            for key in [text] if text in KEY_NAMES_BY_SEQUENCE else text:
+            keys: list[str] = _KEY_PATTERN.findall(text)
+            for key in keys:  # keys that were pressed quickly arrive together
                 self._keys.put_nowait(KEY_NAMES_BY_SEQUENCE.get(key, key))
 
     async def next_key(self, timeout_s: float) -> str | None:

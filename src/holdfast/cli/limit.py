@@ -9,7 +9,14 @@ import click
 
 from holdfast.cli.actor import record_audit_event
 from holdfast.cli.completers import suggest_limit_names, suggest_queue_names, suggest_task_type_names
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.engine import limits
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import LimitRule
@@ -27,8 +34,10 @@ def limit_command() -> None:
 
 
 @limit_command.command("list")
+@row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_limits(session: CliSession) -> None:
     """List concurrency limits and rate limits with their current use."""
     rows = session.run_with_connection(limits.list_limits)
@@ -150,6 +159,7 @@ def save_limit(session: CliSession, limit: LimitRule) -> None:
 @limit_command.command("delete")
 @click.argument("name", shell_complete=suggest_limit_names)
 @confirmation_options
+@json_option
 @pass_session
 def delete_limit(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a limit. Tasks that the limit held back can start."""
@@ -168,6 +178,6 @@ def confirm_and_delete_limit(session: CliSession, name: str, *, yes: bool, dry_r
         if session.confirm(consequence, yes=yes, dry_run=dry_run):
             await limits.delete_limit(connection, name)
             await record_audit_event(connection, "limit.remove", name)
-            session.output.print_line(f"Limit {name} is deleted.")
+            session.output.print_change(f"Limit {name} is deleted.", deleted=name)
 
     session.run_with_connection(delete_if_confirmed)

@@ -37,7 +37,8 @@ SEARCH_TERMS_HELP = (
     "Put a value with spaces in double quotes. Empty: all jobs."
 )
 JobId = Annotated[
-    str, Meta(description="The id of a job, or its first digits if they are unambiguous.", max_length=40)
+    str,
+    Meta(description="The id of a job, or its last or first digits if they are unambiguous.", max_length=40),
 ]
 
 

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli import log_output
 from holdfast.cli.session import CliSession, json_option, pass_session
-from holdfast.engine import embedded, install, roles
+from holdfast.engine import embedded, install, migration_plan, roles
 from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret
 
@@ -89,6 +89,35 @@ def _format_schema_status(status: SchemaStatus) -> dict[str, Any]:
         "skipped": list(status.skipped_files),
         "owner": status.installed.owner,
         "missing_roles": list(roles.find_missing_roles(status.installed.roles)),
+    }
+
+
+@migrate_command.command("plan")
+@json_option
+@pass_session
+def show_migration_plan(session: CliSession) -> None:
+    """Show locks and times of pending migrations; change nothing.
+
+    The migrations run in a transaction that is rolled back. It holds the same locks for the same time as the
+    migration itself, and waits for them no longer than the setting lock_timeout. The columns rewrites and
+    scans name locked tables that are written or read as a whole, which takes longer the larger they are.
+    """
+    url = _get_database_url(session)
+    steps = session.run_async(migration_plan.plan_migration(url, session.settings))
+    if not steps:
+        session.output.print_line("Nothing is pending.")
+    rows = [_format_planned_step(step) for step in steps]
+    session.output.print_rows(rows, ["migration", "seconds", "breaking", "rewrites", "scans", "locks"])
+
+
+def _format_planned_step(step: migration_plan.PlannedStep) -> dict[str, Any]:
+    return {
+        "migration": step.name,
+        "seconds": "not rehearsed" if step.seconds is None else round(step.seconds, 3),
+        "breaking": step.breaking,
+        "rewrites": ", ".join(step.rewritten) or "none",
+        "scans": ", ".join(step.scanned) or "none",
+        "locks": ", ".join(f"{lock.table} {lock.mode} ({lock.rows} rows)" for lock in step.locks) or "none",
     }
 
 

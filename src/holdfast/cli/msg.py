@@ -313,6 +313,7 @@ def set_visibility_timeout(
 )
 @click.option(
     "--limit",
+    "-n",
     type=MESSAGE_LIMIT_RANGE,
     default=1000,
     show_default=True,

@@ -19,6 +19,8 @@ class CliOutput:
 
     def __init__(self) -> None:
         self.json = False
+        self.max_rows: int | None = None
+        self.shard: int | None = None  # whose rows are printed, if a command runs for each shard
         self.console = Console(highlight=False, soft_wrap=True)
         self.is_interactive = self.console.is_terminal and sys.stdin.isatty()
 
@@ -34,6 +36,13 @@ class CliOutput:
         else:
             sys.stdout.write(f"{value}\n")
 
+    def print_change(self, text: str, /, **fields: object) -> None:
+        """Print a sentence about what was changed. With `--json`, print an object with the fields."""
+        if self.json:
+            self._write_object(fields)
+        else:
+            self.print_line(text)
+
     def print_record(self, record: Row) -> None:
         """Print the fields of one record, one per line. With `--json`, print one object."""
         if self.json:
@@ -45,6 +54,10 @@ class CliOutput:
 
     def print_rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
         """Print rows as a table on a terminal, as JSON with `--json`, else as tab-separated lines."""
+        rows = rows[: self.max_rows]
+        if self.shard is not None:
+            rows = [{"shard": self.shard, **row} for row in rows]
+            columns = ["shard", *columns]
         if self.json:
             for row in rows:
                 self._write_object(row)

@@ -16,12 +16,18 @@ import msgspec
 from holdfast.cli.actor import record_client_audit_event
 from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session, row_limit_option
 from holdfast.client import Client
 from holdfast.client.messages.queues import MessagePolicyChanges
 from holdfast.engine import queues
 from holdfast.errors import InvalidError, NotFoundError
-from holdfast.formatting import format_count, format_duration, format_time_until, sanitize_text
+from holdfast.formatting import (
+    format_count,
+    format_duration,
+    format_task_count,
+    format_time_until,
+    sanitize_text,
+)
 from holdfast.model import MessageMetrics, MessagePolicy
 
 QUEUE_COLUMNS = ["queue", "kind", "state", "ready", "running", "delayed", "oldest", "dead", "workers"]
@@ -45,6 +51,7 @@ def queue_command() -> None:
     type=click.Choice(["tasks", "messages"]),
     help="List only queues of tasks or only queues of messages. Default: both.",
 )
+@row_limit_option
 @json_option
 @pass_session
 def list_queues(session: CliSession, kind: QueueKind | None) -> None:
@@ -85,13 +92,15 @@ def _format_queue_row(row: dict[str, Any]) -> dict[str, Any]:
     """Format a task queue or message queue as a table row with the columns `QUEUE_COLUMNS`."""
     if row["kind"] == "messages":
         metrics = {"ready": row["visible"], "running": row["in_flight"], "oldest": row["oldest_age"]}
-        return {**row, "state": "open", **metrics}
+        return {**row, "state": "active", **metrics}
     has_no_worker = row["ready"] and not row["workers"]
-    state = "open, no worker" if has_no_worker else "open"
+    state = "active, no worker" if has_no_worker else "active"
     return {
         **row,
         "state": _format_pause_state(row) if row.get("paused_at") else state,
-        "delayed": row["scheduled"],
+        "ready": format_task_count(row, "ready"),
+        "running": format_task_count(row, "running"),
+        "delayed": format_task_count(row, "scheduled"),
         "oldest": format_duration(row["oldest_s"]) if row["ready"] else None,
     }
 
@@ -167,6 +176,7 @@ def show_queue(session: CliSession, name: str) -> None:
     show_default=True,
     help="Keep partitions for this many messages or this duration, such as 7d, if --partition is set.",
 )
+@json_option
 @pass_session
 def create_message_queue(
     session: CliSession, name: str, unlogged: bool, partition: str | None, retention: str
@@ -188,7 +198,7 @@ def create_message_queue(
             await record_client_audit_event(client, "messages.create", name)
 
     session.run_async(create_if_missing())
-    session.output.print_line(f"Message queue {name} exists.")
+    session.output.print_change(f"Message queue {name} exists.", queue=name)
 
 
 def _parse_partition_size(text: str) -> int | timedelta:
@@ -199,6 +209,7 @@ def _parse_partition_size(text: str) -> int | timedelta:
 @queue_command.command("drop")
 @click.argument("name", shell_complete=suggest_queue_names)
 @confirmation_options
+@json_option
 @pass_session
 def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a message queue with its messages and its archive."""
@@ -212,7 +223,7 @@ def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool)
                 if not await client.queues.drop(name):
                     raise NotFoundError(f"Message queue {name!r} does not exist.", field="queue")
                 await record_client_audit_event(client, "messages.drop", name, messages=metrics.total)
-                session.output.print_line(f"Queue {name} is deleted.")
+                session.output.print_change(f"Queue {name} is deleted.", deleted=name, messages=metrics.total)
 
     session.run_async(drop_if_confirmed())
 
@@ -220,6 +231,7 @@ def drop_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool)
 @queue_command.command("purge")
 @click.argument("name", shell_complete=suggest_queue_names)
 @confirmation_options
+@json_option
 @pass_session
 def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete all messages of a message queue.
@@ -234,7 +246,9 @@ def purge_message_queue(session: CliSession, name: str, yes: bool, dry_run: bool
             if session.confirm(consequence, yes=yes, dry_run=dry_run):
                 count = await client.queues.purge(name)
                 await record_client_audit_event(client, "messages.purge", name, messages=count)
-                session.output.print_line(f"Deleted {format_count(count, 'message')}.")
+                session.output.print_change(
+                    f"Deleted {format_count(count, 'message')}.", queue=name, messages=count
+                )
 
     session.run_async(purge_if_confirmed())
 

@@ -21,22 +21,27 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.limits import LimitRule
 from holdfast.engine.messages import queues
 from holdfast.errors import HoldfastError, RefusedError
-from holdfast.formatting import format_count, format_duration, format_number
+from holdfast.formatting import format_count, format_duration, format_number, format_task_count
 
 DRAIN_POLL_INTERVAL_S = 0.2
 
 
-async def _refuse_message_queue(connection: Connection, name: str) -> None:
-    """Raise `RefusedError` if a queue has only messages and no tasks.
+new_queue_option = click.option(
+    "--new", "allow_new", is_flag=True, help="Accept a queue that has no tasks yet. Default: refuse it."
+)
 
-    A queue that does not exist yet is fine: you can pause it before its first task arrives.
-    """
+
+async def _require_task_queue(connection: Connection, name: str, *, allow_new: bool = False) -> None:
+    """Raise an error if a queue has only messages, or does not exist. `allow_new` accepts a new name."""
     has_tasks = await engine_queues.list_task_queues(connection, name, max_rows=1)
     if not has_tasks and await queues.message_queue_exists(connection, name):
         raise RefusedError(
             f"{name} is a message queue, but this command applies to task queues.",
             fix="To stop the consumers of its messages, run `holdfast workers drain`.",
         )
+    if not has_tasks and not allow_new:
+        fix = "`holdfast queue list` lists the queues. Pass --new for a queue that has no tasks yet."
+        await engine_queues.require_queue_name(connection, name, fix=fix)
 
 
 @queue_command.command("pause")
@@ -51,14 +56,17 @@ async def _refuse_message_queue(connection: Connection, name: str) -> None:
     type=DURATION,
     help="Resume the queue automatically after this duration, such as 1h. Default: the queue stays paused.",
 )
+@new_queue_option
 @json_option
 @pass_session
-def pause_queue(session: CliSession, name: str, reason: str | None, duration: timedelta | None) -> None:
+def pause_queue(
+    session: CliSession, name: str, reason: str | None, duration: timedelta | None, allow_new: bool
+) -> None:
     """Pause a queue: workers start no more of its tasks. Running tasks continue."""
     until = None if duration is None else datetime.now(UTC) + duration
 
     async def pause_and_fetch_queue(connection: Connection) -> dict[str, Any]:
-        await _refuse_message_queue(connection, name)
+        await _require_task_queue(connection, name, allow_new=allow_new)
         await engine_queues.pause_queue_until(connection, name, until, reason=reason, by=get_local_actor())
         await record_audit_event(
             connection, "queue.pause", name, reason=reason, until=until and until.isoformat()
@@ -69,7 +77,7 @@ def pause_queue(session: CliSession, name: str, reason: str | None, duration: ti
     if session.output.json:
         session.output.print_record(row)
     else:
-        counts = f"{format_number(row['ready'])} ready, {row['running']} still running"
+        counts = f"{format_task_count(row, 'ready')} ready, {format_task_count(row, 'running')} still running"
         period = f" for {format_duration(duration)}" if duration else ""
         session.output.print_line(f"Queue {name} is paused{period}: {counts}.")
 
@@ -82,6 +90,7 @@ def resume_queue(session: CliSession, name: str) -> None:
     """Resume a paused queue: workers start its tasks again."""
 
     async def resume_and_record(connection: Connection) -> bool:
+        await engine_queues.require_queue_name(connection, name)
         resumed = await limits.resume_queue(connection, name)
         if resumed:
             await record_audit_event(connection, "queue.resume", name)
@@ -99,6 +108,7 @@ def resume_queue(session: CliSession, name: str) -> None:
 @limit_options
 @click.option("--remove", is_flag=True, help="Delete the concurrency limit and the rate limit of the queue.")
 @confirmation_options
+@new_queue_option
 @json_option
 @pass_session
 def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
@@ -111,6 +121,9 @@ def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
     if options["remove"]:
         confirm_and_delete_limit(session, limit_name, yes=options["yes"], dry_run=options["dry_run"])
         return
+    session.run_with_connection(
+        lambda connection: _require_task_queue(connection, name, allow_new=options["allow_new"])
+    )
     rate = None if options["rate"] is None else parse_rate(options["rate"])
     queue_limit = LimitRule(
         name=limit_name, queue=name, max_running=options["max_running"], rate=rate, burst=options["burst"]
@@ -146,7 +159,7 @@ def drain_queue(session: CliSession, name: str, reason: str, wait_timeout: timed
     """
 
     async def pause_and_wait(connection: Connection) -> int:
-        await _refuse_message_queue(connection, name)
+        await _require_task_queue(connection, name)
         await limits.pause_queue(connection, name, reason=reason, by=get_local_actor())
         await record_audit_event(connection, "queue.pause", name, reason=reason)
         return await _wait_until_queue_idle(session, connection, name, wait_timeout)
@@ -199,7 +212,7 @@ def count_desired_workers(session: CliSession, name: str, per_worker: int) -> No
     """
 
     async def fetch_worker_count(connection: Connection) -> int:
-        await _refuse_message_queue(connection, name)
+        await _require_task_queue(connection, name, allow_new=True)
         return await workers.count_desired_workers(connection, name, per_worker=per_worker)
 
     session.output.print_value("workers", session.run_with_connection(fetch_worker_count))

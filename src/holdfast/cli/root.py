@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 a check or a job failed, 2 invalid usage, 3 not found, 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -44,15 +45,24 @@ class LazyCommandGroup(click.Group):
             self.add_command(command)
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command to run. A name that does not exist is an error with a suggestion."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
+            similar = difflib.get_close_matches(args[0], names, n=1)
+            suggestion = f" Did you mean {similar[0]!r}?" if similar else ""
+            raise click.UsageError(f"Command {args[0]!r} does not exist.{suggestion}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help text: commands first, then options, then settings."""
+        """Write the help text: commands, then options. `holdfast settings` describes the settings."""
         self.format_commands(ctx, formatter)
-        parameters = self.get_params(ctx)
-        for heading, is_setting in (("Options", False), ("Settings", True)):
-            chosen = [each for each in parameters if isinstance(each, SettingOption) is is_setting]
-            rows = [row for parameter in chosen if (row := parameter.get_help_record(ctx)) is not None]
-            with formatter.section(heading):
-                formatter.write_dl(rows)
+        options = [each for each in self.get_params(ctx) if not isinstance(each, SettingOption)]
+        rows = [row for option in options if (row := option.get_help_record(ctx)) is not None]
+        with formatter.section("Options"):
+            formatter.write_dl([*rows, ("--SETTING VALUE", "Override a setting; see `holdfast settings`.")])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, entries in COMMANDS_BY_HEADING.items():
@@ -79,9 +89,8 @@ def add_settings_options(command: click.Command) -> None:
 def root_command(context: click.Context, /, **overrides: str | None) -> None:
     """Run background jobs for Python applications on PostgreSQL.
 
-    Run `holdfast COMMAND --help` for the options of a command. Write settings before the command:
-    `holdfast --database-url URL worker app.py`. A setting can also be an environment variable
-    (HOLDFAST_DATABASE_URL) or a key of [tool.holdfast] in pyproject.toml.
+    Run `holdfast COMMAND --help` for the options of a command, and `holdfast settings` for all settings.
+    Write settings before the command: `holdfast --database-url URL worker app.py`.
     """
     # Make the current folder importable, as `python` does: `holdfast worker app` must find app.py.
     sys.path.insert(0, os.getcwd())  # noqa: PTH109

@@ -6,21 +6,26 @@ This module also defines the options that many commands share.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from uuid import UUID
 
 import click
 
 from holdfast import settings as settings_module
-from holdfast.cli.output import CliOutput
+from holdfast.cli.output import CliOutput, print_error
 from holdfast.client import Client
+from holdfast.definitions.ids import shard_of
 from holdfast.engine.connection import Connection
-from holdfast.errors import RefusedError
+from holdfast.errors import DatabaseError, NotFoundError, RefusedError
+from holdfast.setting_values import parse_shards
 from holdfast.settings import ENVIRONMENT_PREFIX, Secret, Settings
 
 T = TypeVar("T")
@@ -35,6 +40,11 @@ class CliSession:
     @cached_property
     def settings(self) -> Settings:
         return settings_module.load_settings(self.overrides)
+
+    @property
+    def has_selected_shard(self) -> bool:
+        """Whether an option or the environment selects one of several shards."""
+        return self.settings.shard is not None
 
     @cached_property
     def output(self) -> CliOutput:
@@ -63,7 +73,38 @@ class CliSession:
         return self.run_async(connect_and_run())
 
     def client(self) -> Client:
-        return Client(settings=self.settings)
+        """Return a client of the database, of all shards, or of the shard of the ids in the command."""
+        number = self.find_named_shard()
+        return Client(settings=self.settings if number is None else self.select_shard(number).settings)
+
+    def select_shard(self, number: int) -> CliSession:
+        """Return a session of one shard, with the same output."""
+        selected = CliSession({**self.overrides, "shard": str(number)})
+        selected.output = self.output
+        return selected
+
+    def list_shard_numbers(self) -> list[int]:
+        """Return the numbers of the shards, or an empty list if the command uses one database."""
+        return [] if self.settings.shards is None else list(parse_shards(self.settings.shards.reveal()))
+
+    def find_named_shard(self) -> int | None:
+        """Return the shard of the ids among the arguments of the command, or None if there are none."""
+        context = click.get_current_context(silent=True)
+        known = self.list_shard_numbers()
+        if not known or context is None:
+            return None
+        numbers = {shard_of(each) for value in context.params.values() for each in _list_ids(value)}
+        if len(numbers) > 1:
+            names = ", ".join(map(str, sorted(numbers)))
+            raise RefusedError(
+                f"The ids belong to several shards: {names}.", fix="Run the command once for each shard."
+            )
+        number = next(iter(numbers), None)
+        if number is not None and number not in known:
+            raise NotFoundError(
+                f"The id belongs to shard {number}, which is not in the setting shards.", field="id"
+            )
+        return number
 
     def settings_as_environment(self) -> dict[str, str]:
         """Return the settings given as options, as environment variables for child processes.
@@ -83,7 +124,8 @@ class CliSession:
         print the consequence and return False.
         """
         if dry_run:
-            self.output.print_line(f"Dry run: {consequence} Nothing was changed.")
+            text = f"Dry run: {consequence} Nothing was changed."
+            self.output.print_change(text, dry_run=True, consequence=consequence)
             return False
         if yes:
             return True
@@ -96,8 +138,42 @@ class CliSession:
         return True
 
 
+def _list_ids(value: object) -> list[UUID]:
+    """Return the ids in the value of an argument or option."""
+    texts = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else [value]
+    ids: list[UUID] = []
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            ids.append(text if isinstance(text, UUID) else UUID(str(text)))
+    return ids
+
+
 pass_session = click.make_pass_decorator(CliSession, ensure=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def run_on_each_shard(function: Command) -> Command:
+    """Run a command once for each shard, unless its ids or the option `--shard` name one.
+
+    Rows get the column `shard`. A shard that does not answer is reported, and the others go on.
+    """
+
+    @functools.wraps(function)
+    def run(session: CliSession, /, *args: Any, **kwargs: Any) -> Any:
+        numbers = session.list_shard_numbers()
+        if not numbers or session.find_named_shard() is not None:
+            return function(session, *args, **kwargs)
+        exit_code = 0
+        for number in numbers:
+            session.output.shard = number
+            try:
+                exit_code = function(session.select_shard(number), *args, **kwargs) or exit_code
+            except DatabaseError as error:
+                print_error(f"Shard {number}: {error.message}", error.fix, as_json=session.output.json)
+                exit_code = error.exit_code
+        return exit_code
+
+    return cast("Command", run)
 
 
 def json_option(command: Command) -> Command:
@@ -114,6 +190,22 @@ def json_option(command: Command) -> Command:
         expose_value=False,
         callback=enable_json_output,
         help="Print the result as JSON, one object per line. Default: text for people.",
+    )(command)
+
+
+def row_limit_option(command: Command) -> Command:
+    """Add the option `-n`: print at most this many rows of a list."""
+
+    def set_row_limit(context: click.Context, _: click.Parameter, value: int | None) -> None:
+        context.ensure_object(CliSession).output.max_rows = value
+
+    return click.option(
+        "--limit",
+        "-n",
+        type=click.IntRange(1),
+        expose_value=False,
+        callback=set_row_limit,
+        help="Print at most this many rows. Default: all.",
     )(command)
 
 

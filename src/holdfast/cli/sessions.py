@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.cli.actor import get_local_actor
 from holdfast.cli.identifiers import parse_uuid
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session, row_limit_option
 from holdfast.engine import audit, sessions
 from holdfast.engine.sessions import ListedSession
 from holdfast.errors import InvalidError, NotFoundError
@@ -27,6 +27,7 @@ def session_command() -> None:
 
 
 @session_command.command("list")
+@row_limit_option
 @json_option
 @pass_session
 def list_sessions(session: CliSession) -> None:

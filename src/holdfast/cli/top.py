@@ -2,13 +2,16 @@
 
 Each refresh runs a few bounded queries. If a refresh fails, the last snapshot stays on the screen with the
 error, and the next refresh tries again. The keys are those of the dashboard where it has them: o overview,
-j jobs, e errors, q queues, w workers, p pause.
+j jobs, e errors, q queues, w workers. In the lists, the arrows select a row: p pauses or resumes the queue, c
+cancels the job, enter opens it (top_actions.py). Space stops the refresh.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -19,11 +22,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import top_actions
 from holdfast.cli.errors import format_error_group
 from holdfast.cli.keyboard import KeyboardInput
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.rows import get_object_or_empty
 from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.cli.top_actions import PendingAction
 from holdfast.client import Client
 from holdfast.engine import error_groups, search
 from holdfast.engine import queues as engine_queues
@@ -39,13 +44,16 @@ from holdfast.formatting import (
     format_progress_bar,
     format_size,
     format_state,
+    format_task_count,
     sanitize_text,
     shorten_id,
 )
 
 VIEWS_BY_KEY = {"o": "overview", "j": "jobs", "e": "errors", "q": "queues", "w": "workers", "?": "help"}
+SELECTION_STEPS = {"up": -1, "down": 1}
 EXIT_KEYS = {"x", "escape", "end", "\x04"}
-KEY_HELP = "o overview  j jobs  e errors  q queues  w workers  p pause  ? help  x exit"
+KEY_HELP = "o overview  j jobs  e errors  q queues  w workers  space freeze  ? help  x exit"
+VIEW_KEY_HELP = {"queues": "↑↓ select  p pause or resume  ", "jobs": "↑↓ select  enter open  c cancel  "}
 MIN_REFRESH_INTERVAL_S = 0.2
 SHOWN_ERROR_PERIOD = timedelta(hours=1)
 SHOWN_WORKER_PERIOD_S = 600
@@ -64,6 +72,22 @@ class TopSnapshot:
     running: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     workers: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    selected: int = 0
+    pending: PendingAction | None = None
+    message: str | None = None
+    opened_job: str | None = None
+
+    @property
+    def selectable_rows(self) -> list[dict[str, Any]]:
+        """The rows of the view from which the arrows select one, in the order of the screen."""
+        if self.view == "queues":
+            return sort_queues(self.queues)
+        return self.running if self.view == "jobs" else []
+
+    @property
+    def selected_row(self) -> dict[str, Any] | None:
+        rows = self.selectable_rows
+        return rows[min(self.selected, len(rows) - 1)] if rows else None
 
     async def fetch_from_database(self, connection: Connection) -> None:
         """Read queues, workers, running jobs and errors from the database into this snapshot."""
@@ -75,16 +99,21 @@ class TopSnapshot:
         self.at, self.error = datetime.now(UTC), None
 
     @property
-    def totals(self) -> dict[str, int]:
+    def totals(self) -> dict[str, Any]:
         live = [worker for worker in self.workers if worker["state"] in {"live", "draining"}]
         return {
-            "ready": sum(queue["ready"] for queue in self.queues),
-            "running": sum(queue["running"] for queue in self.queues),
-            "scheduled": sum(queue["scheduled"] for queue in self.queues),
+            **_sum_task_counts(self.queues),
             "failing": sum(group["attempts"] for group in self.errors),
             "workers": len(live),
-            "quiet": sum(worker["state"] == "quiet" for worker in self.workers),
+            "unresponsive": sum(worker["state"] == "unresponsive" for worker in self.workers),
         }
+
+
+def _sum_task_counts(queues: list[dict[str, Any]]) -> dict[str, Any]:
+    totals: dict[str, Any] = {}
+    for state in ("ready", "running", "scheduled"):
+        totals[state], totals[f"{state}_exact"] = engine_queues.sum_task_counts(queues, state)
+    return totals
 
 
 @click.command("top")
@@ -142,7 +171,7 @@ async def _show_live_screen(session: CliSession, interval_s: float) -> None:
                 key = await keyboard.next_key(interval_s)
                 if key in EXIT_KEYS:
                     return
-                _handle_key(snapshot, key)
+                await handle_key(snapshot, key, client)
                 if not snapshot.paused:
                     await _refresh_snapshot(snapshot, client)
 
@@ -155,11 +184,46 @@ async def _refresh_snapshot(snapshot: TopSnapshot, client: Client) -> None:
         snapshot.error = sanitize_text(error.message, 100)
 
 
-def _handle_key(snapshot: TopSnapshot, key: str | None) -> None:
-    if key in VIEWS_BY_KEY:
-        snapshot.view = VIEWS_BY_KEY[key]
-    elif key == "p":
+async def handle_key(snapshot: TopSnapshot, key: str | None, client: Client) -> None:
+    """Change the view, select a row, or act on the selected row."""
+    if key is None:
+        return
+    pending, snapshot.pending, snapshot.message = snapshot.pending, None, None
+    if pending is not None:
+        if key == "y":
+            snapshot.message = await _run_in_database(client, pending.run)
+    elif key in VIEWS_BY_KEY:
+        snapshot.view, snapshot.selected, snapshot.opened_job = VIEWS_BY_KEY[key], 0, None
+    elif key in SELECTION_STEPS:
+        last = max(len(snapshot.selectable_rows) - 1, 0)
+        snapshot.selected = max(0, min(snapshot.selected + SELECTION_STEPS[key], last))
+    elif key == " ":
         snapshot.paused = not snapshot.paused
+    elif (row := snapshot.selected_row) is not None:
+        await _act_on_row(snapshot, key, row, client)
+
+
+async def _act_on_row(snapshot: TopSnapshot, key: str, row: dict[str, Any], client: Client) -> None:
+    if (snapshot.view, key) == ("queues", "p"):
+        snapshot.pending = top_actions.build_queue_action(row)
+    elif (snapshot.view, key) == ("jobs", "c"):
+        snapshot.pending = top_actions.build_cancel_action(row)
+    elif snapshot.view == "jobs" and key in {"\n", "\r"}:
+        read_job = partial(top_actions.read_job_text, job=row)
+        snapshot.opened_job = None if snapshot.opened_job else await _run_in_database(client, read_job)
+
+
+async def _run_in_database(client: Client, run: Callable[[Connection], Awaitable[str]]) -> str:
+    try:
+        async with client.connection() as connection:
+            return await run(connection)
+    except HoldfastError as error:
+        return sanitize_text(error.message, 100)
+
+
+def sort_queues(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return queues in the order of the screen: the longest first."""
+    return sorted(queues, key=lambda q: (-(q["ready"] + q["running"]), q["queue"]))
 
 
 def render_snapshot(snapshot: TopSnapshot, height: int = 40) -> RenderableType:
@@ -179,62 +243,78 @@ def render_snapshot(snapshot: TopSnapshot, height: int = 40) -> RenderableType:
         "workers": [_render_workers(snapshot, all_rows)],
         "help": [Text(KEY_HELP.replace("  ", "\n"))],
     }
-    return Group(_render_header(snapshot), *views[snapshot.view], Text(KEY_HELP, style="dim"))
+    shown = views[snapshot.view]
+    if snapshot.opened_job is not None:
+        lines = snapshot.opened_job.splitlines()[:all_rows]
+        shown = [Panel(Text("\n".join(lines)), title="Job", title_align="left", padding=(0, 1))]
+    help_text = VIEW_KEY_HELP.get(snapshot.view, "") + KEY_HELP
+    return Group(_render_header(snapshot), *shown, Text(help_text, style="dim"))
 
 
 def _render_header(snapshot: TopSnapshot) -> RenderableType:
     totals = snapshot.totals
-    quiet = f" ({totals['quiet']} quiet)" if totals["quiet"] else ""
+    unresponsive = f" ({totals['unresponsive']} unresponsive)" if totals["unresponsive"] else ""
     line = Text.assemble(
         ("holdfast ", "bold"),
-        f" ready {format_number(totals['ready'])}   running {format_number(totals['running'])}   "
-        f"scheduled {format_number(totals['scheduled'])}   "
-        f"failed attempts 1h {format_number(totals['failing'])}   workers {totals['workers']}{quiet}",
+        f" ready {format_task_count(totals, 'ready')}   running {format_task_count(totals, 'running')}   "
+        f"scheduled {format_task_count(totals, 'scheduled')}   "
+        f"failed attempts 1h {format_number(totals['failing'])}   workers {totals['workers']}{unresponsive}",
     )
     if snapshot.error:
         age = f", last refresh {format_age(snapshot.at)} ago" if snapshot.at else ""
         line.append(f"\n! {snapshot.error}{age}", style="bold red")
     if snapshot.paused:
-        line.append("\npaused; press p to resume", style="yellow")
+        line.append("\nfrozen; press space to refresh again", style="yellow")
+    if snapshot.pending is not None:
+        line.append(f"\n{snapshot.pending.question}", style="bold yellow")
+    if snapshot.message is not None:
+        line.append(f"\n{snapshot.message}", style="bold")
     return line
 
 
 def _render_table(
-    title: str, columns: list[str], rows: list[list[str]], max_rows: int, right_aligned: set[str]
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    max_rows: int,
+    right_aligned: set[str],
+    selected: int | None = None,
 ) -> RenderableType:
+    first = 0 if selected is None else max(0, selected - max_rows + 1)  # the selected row is always visible
     table = Table(box=None, header_style="bold dim", pad_edge=False, expand=True)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right_aligned else "left"
         table.add_column(column, justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows[:max_rows]:
-        table.add_row(*row)
+    for number, row in enumerate(rows[first : first + max_rows], start=first):
+        table.add_row(*row, style="reverse" if number == selected else None)
     hidden = f" ({len(rows) - max_rows} more)" if len(rows) > max_rows else ""
     content = table if rows else Text("-", style="dim")
     return Panel(content, title=f"{title}{hidden}", title_align="left", padding=(0, 1))
 
 
 def _render_queues(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
-    queues = sorted(snapshot.queues, key=lambda q: (-(q["ready"] + q["running"]), q["queue"]))
+    queues = sort_queues(snapshot.queues)
     rows = [
         [
             escape(sanitize_text(queue["queue"], 40)),
             _format_queue_state(queue),
-            format_number(queue["ready"]),
-            format_number(queue["running"]),
-            format_number(queue["scheduled"]),
+            format_task_count(queue, "ready"),
+            format_task_count(queue, "running"),
+            format_task_count(queue, "scheduled"),
             format_duration(queue["oldest_s"]) if queue["ready"] else "-",
             str(queue["workers"]),
         ]
         for queue in queues
     ]
     columns = ["queue", "state", "ready", "running", "scheduled", "oldest", "workers"]
-    return _render_table("Queues", columns, rows, max_rows, set(columns[2:]))
+    selected = min(snapshot.selected, len(rows) - 1) if snapshot.view == "queues" else None
+    return _render_table("Queues", columns, rows, max_rows, set(columns[2:]), selected)
 
 
 def _format_queue_state(queue: dict[str, Any]) -> str:
     if queue.get("paused_at"):
         return "[yellow]❚❚ paused[/]"
-    return "[red]! no worker[/]" if queue["ready"] and not queue["workers"] else "[green]● open[/]"
+    return "[red]! no worker[/]" if queue["ready"] and not queue["workers"] else "[green]● active[/]"
 
 
 def _render_jobs(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
@@ -250,7 +330,8 @@ def _render_jobs(snapshot: TopSnapshot, max_rows: int) -> RenderableType:
         for job in snapshot.running
     ]
     columns = ["job", "task", "queue", "progress", "running for"]
-    return _render_table("Running", columns, rows, max_rows, {"running for"})
+    selected = min(snapshot.selected, len(rows) - 1) if snapshot.view == "jobs" else None
+    return _render_table("Running", columns, rows, max_rows, {"running for"}, selected)
 
 
 def _render_errors(snapshot: TopSnapshot, max_rows: int) -> RenderableType:

@@ -13,7 +13,14 @@ import msgspec
 
 from holdfast.cli.actor import record_audit_event
 from holdfast.cli.identifiers import parse_uuid
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.engine import webhooks
 from holdfast.engine.connection import Connection
 from holdfast.engine.webhooks import Webhook
@@ -31,8 +38,10 @@ def webhook_command() -> None:
 
 
 @webhook_command.command("list")
+@row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_webhooks(session: CliSession) -> None:
     """List webhooks, newest first, with their state and last error."""
     rows = [_format_webhook(each) for each in session.run_with_connection(webhooks.list_webhooks)]
@@ -51,6 +60,7 @@ def _format_webhook(stored: Webhook) -> dict[str, Any]:
 
 @webhook_command.command("enable")
 @click.argument("webhook_id", metavar="ID")
+@json_option
 @pass_session
 def enable_webhook(session: CliSession, webhook_id: str) -> None:
     """Enable a webhook and reset its count of failures."""
@@ -59,6 +69,7 @@ def enable_webhook(session: CliSession, webhook_id: str) -> None:
 
 @webhook_command.command("disable")
 @click.argument("webhook_id", metavar="ID")
+@json_option
 @pass_session
 def disable_webhook(session: CliSession, webhook_id: str) -> None:
     """Disable a webhook: it receives no more events. It keeps its secret."""
@@ -74,7 +85,9 @@ def _set_webhook_active(session: CliSession, webhook_id: UUID, *, active: bool) 
         )
 
     session.run_with_connection(save_active_flag)
-    session.output.print_line(f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.")
+    session.output.print_change(
+        f"Webhook {webhook_id} is {'enabled' if active else 'disabled'}.", id=str(webhook_id), active=active
+    )
 
 
 def _build_webhook_not_found_error(webhook_id: UUID) -> NotFoundError:
@@ -84,6 +97,7 @@ def _build_webhook_not_found_error(webhook_id: UUID) -> NotFoundError:
 @webhook_command.command("delete")
 @click.argument("webhook_id", metavar="ID")
 @confirmation_options
+@json_option
 @pass_session
 def delete_webhook(session: CliSession, webhook_id: str, yes: bool, dry_run: bool) -> None:
     """Delete a webhook and its secret."""
@@ -99,4 +113,4 @@ def delete_webhook(session: CliSession, webhook_id: str, yes: bool, dry_run: boo
             await record_audit_event(connection, "webhook.delete", str(webhook_uuid))
 
         session.run_with_connection(delete_and_record)
-        session.output.print_line(f"Webhook {webhook_uuid} is deleted.")
+        session.output.print_change(f"Webhook {webhook_uuid} is deleted.", deleted=str(webhook_uuid))

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import click
 
 from holdfast.cli import app_loader, log_output
+from holdfast.cli.otlp_export import export_over_otlp
 from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
 from holdfast.client import Client
 from holdfast.errors import InvalidError
-from holdfast.settings import Settings, parse_duration
+from holdfast.setting_values import parse_shards
+from holdfast.settings import Secret, Settings, parse_duration
 from holdfast.worker.public_worker import Worker
 from holdfast.worker.queue_shares import parse_queue_shares
 from holdfast.worker.supervisor import Supervisor
+from holdfast.worker.systemd_notify import SystemdNotifier, notify_systemd
 
 MEDIA_SYSTEM = "holdfast.systems.media"
 
@@ -71,6 +75,13 @@ MEDIA_SYSTEM = "holdfast.systems.media"
     "the setting health_port.",
 )
 @click.option(
+    "--shard",
+    "shards",
+    type=click.IntRange(0, 255),
+    multiple=True,
+    help="Serve only this shard of the setting shards; repeat it for several. Default: all shards.",
+)
+@click.option(
     "--no-wait",
     is_flag=True,
     help="Exit with code 6 if the database cannot be reached at the start. Default: wait for it.",
@@ -92,6 +103,8 @@ def worker_command(session: CliSession, /, app: str, queues: str, **options: Any
     os.environ.update(session.settings_as_environment())  # house: environment (passed on, not read)
     if options["health_port"] is not None:
         settings = replace(settings, health_port=options["health_port"])
+    if options["shards"]:
+        settings = replace(settings, shards=select_shards(settings, options["shards"]))
     log_output.configure_logging(settings)
     options["grace"] = _parse_grace(options["grace"])
     options["queues"] = parse_queue_shares(queues)
@@ -100,7 +113,10 @@ def worker_command(session: CliSession, /, app: str, queues: str, **options: Any
         options["processes"] = (settings.download_workers if is_media else None) or 1
     if options["processes"] > 1:
         sys.exit(session.run_async(supervise_processes(settings, options["processes"])))
-    session.run_server(run_worker(settings, app, app_loader.load_app(app), options))
+    if settings.otlp_endpoint is not None:
+        settings = replace(settings, tracing="on")
+    with export_over_otlp(settings, "holdfast-worker"):
+        session.run_server(run_worker(settings, app, app_loader.load_app(app), options))
 
 
 def _parse_grace(text: str) -> timedelta:
@@ -110,12 +126,25 @@ def _parse_grace(text: str) -> timedelta:
         raise click.BadParameter(str(error), param_hint="--grace") from None
 
 
+def select_shards(settings: Settings, numbers: Sequence[int]) -> Secret:
+    """Return the setting `shards` with only these shards."""
+    known = parse_shards(settings.shards.reveal()) if settings.shards else {}
+    for number in numbers:
+        if number not in known:
+            raise InvalidError(
+                f"Shard {number} is not in the setting shards.",
+                fix=f"Choose from {', '.join(map(str, known)) or 'nothing: the setting is empty'}.",
+                field="shard",
+            )
+    return Secret(",".join(f"{number}={known[number].reveal()}" for number in sorted(set(numbers))))
+
+
 async def run_worker(
     settings: Settings, app_name: str, app: app_loader.LoadedApp, options: dict[str, Any]
 ) -> None:
     queues = [share.queue for share in options["queues"]]
     _check_queue_names(app, queues)
-    async with Client(settings=settings) as client:
+    async with notify_systemd() as notifier, Client(settings=settings) as client:
         worker = Worker(
             client,
             tasks=app.tasks.values(),
@@ -131,8 +160,9 @@ async def run_worker(
             child_command=[sys.executable, "-u", "-m", "holdfast.cli.child", app_name],
             wait_for_database=not options["no_wait"],
         )
-        _stop_on_signals(worker)
+        _stop_on_signals(worker, notifier)
         async with worker:
+            notifier.mark_ready("Running tasks.")
             await worker.run()
 
 
@@ -148,13 +178,14 @@ def _check_queue_names(app: app_loader.LoadedApp, queues: list[str]) -> None:
         )
 
 
-def _stop_on_signals(worker: Worker) -> None:
+def _stop_on_signals(worker: Worker, notifier: SystemdNotifier) -> None:
     signals_received = 0
 
     def handle_signal() -> None:
         nonlocal signals_received
         signals_received += 1
         worker.stop(graceful=signals_received == 1)
+        notifier.mark_stopping("Finishing running tasks.")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, handle_signal)
@@ -169,7 +200,14 @@ async def supervise_processes(settings: Settings, count: int) -> int:
             overrides += ["--health-port", str(settings.health_port + number - 1)]
         return [sys.executable, "-m", "holdfast", *sys.argv[1:], *overrides]
 
-    supervisor = Supervisor(build_command, count)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
-    return await supervisor.run()
+    async with notify_systemd() as notifier:
+        supervisor = Supervisor(build_command, count)
+
+        def stop_processes() -> None:
+            supervisor.stop()
+            notifier.mark_stopping("Stopping the worker processes.")
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop_processes)
+        notifier.mark_ready(f"Running {count} worker processes.")
+        return await supervisor.run()

@@ -12,7 +12,14 @@ from holdfast.cli.completers import suggest_worker_names
 from holdfast.cli.output import CliOutput
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.rows import get_object_or_empty
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.engine import leases
 from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
@@ -49,8 +56,10 @@ def workers_command() -> None:
     show_default=True,
     help="List only workers whose last heartbeat is at most this long ago.",
 )
+@row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_workers(session: CliSession, since: timedelta) -> None:
     """List workers with their state, load and last heartbeat."""
     rows = session.run_with_connection(
@@ -159,7 +168,7 @@ def _send_worker_command(
         consequence = f"This makes worker {row['name']} {command} ({running})."
         if not session.confirm(consequence, yes=yes, dry_run=dry_run):
             return
-        if row["state"] not in {"live", "quiet", "draining"}:
+        if row["state"] not in {"live", "unresponsive", "draining"}:
             raise ConflictError(f"Worker {row['name']} is {row['state']} and cannot receive commands.")
         await leases.set_worker_command(connection, row["name"], command)
         await record_audit_event(connection, f"worker.{command}", row["name"])

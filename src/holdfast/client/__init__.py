@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.client.async_client import AsyncClient, open_client_database
@@ -22,7 +22,10 @@ class Client(AsyncClient):
     it needs them. One client can be used in several event loops and threads at once, through
     `client.blocking` in code without an event loop, and after a fork.
 
-    The parts of a client are `queues`, `files`, `schedules`, `batches`, `limits` and `blocking`.
+    With `shards={1: "postgresql://...", 2: "postgresql://..."}` (or HOLDFAST_SHARDS) the client routes work
+    to several independent databases; see `docs/operate/shards.md`.
+
+    The parts of a client are `queues`, `files`, `schedules`, `batches`, `limits`, `alerts` and `blocking`.
 
     >>> from holdfast import Client, task
     >>> client = Client()
@@ -40,6 +43,7 @@ class Client(AsyncClient):
         *,
         settings: Settings | None = None,
         job_types: Iterable[JobType[Any]] = (),
+        shards: Mapping[int, str] | None = None,
     ) -> None:
-        super().__init__(url, settings=settings, job_types=job_types)
+        super().__init__(url, settings=settings, job_types=job_types, shards=shards)
         self.blocking = BlockingClient(self)

@@ -17,13 +17,13 @@ import msgspec
 
 from holdfast.client.connections import ClientConnections
 from holdfast.client.handles import JobHandle
-from holdfast.client.ids import parse_id
 from holdfast.client.submission import JobSubmission
 from holdfast.client.submit_options import SubmitOptions
 from holdfast.definitions.graphs import Graph
+from holdfast.definitions.ids import parse_id
 from holdfast.definitions.submit_requests import build_work_request
 from holdfast.definitions.tasks import Call
-from holdfast.definitions.validation import check_duration
+from holdfast.definitions.validation import parse_duration
 from holdfast.engine import jobs
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.model import Batch
@@ -68,19 +68,19 @@ class BatchHandle:
 
     async def close(self) -> Batch:
         """Close the batch for new jobs. The follow-up job is submitted when the last job has ended."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_id(self.id)).connection() as connection:
             return msgspec.convert(await jobs.close_batch(connection, self.id), Batch)
 
     async def get(self) -> Batch:
         """Return the batch with the counts of its jobs."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_id(self.id)).connection() as connection:
             return _build_batch_from_row(await jobs.get_batch(connection, self.id), self.id)
 
-    async def wait(self, *, within: timedelta | None = None) -> Batch:
+    async def wait(self, *, within: timedelta | float | None = None) -> Batch:
         """Wait until the batch is closed and all its jobs have ended. Raise TimeoutError after `within`."""
+        deadline = None
         if within is not None:
-            check_duration(within, "within")
-        deadline = None if within is None else time.monotonic() + within.total_seconds()
+            deadline = time.monotonic() + parse_duration(within, "within").total_seconds()
         polls = 0
         while (batch := await self.get()).finished_at is None:
             if deadline is not None and time.monotonic() >= deadline:
@@ -91,7 +91,7 @@ class BatchHandle:
 
     async def cancel(self, *, reason: str | None = None) -> int:
         """Cancel the unfinished jobs of the batch and return their number."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_id(self.id)).connection() as connection:
             return await jobs.cancel_all_jobs(connection, {"batch": str(self.id)}, reason)
 
     async def __aenter__(self) -> BatchHandle:
@@ -121,7 +121,8 @@ class PendingBatch:
 
     async def create(self) -> BatchHandle:
         """Create the batch in the database and return its handle."""
-        async with self._connections.connection() as connection:
+        connections = await self._connections.for_submit({"owner": self._request.get("owner")})
+        async with connections.connection() as connection:
             batch_id = await jobs.open_batch(connection, **self._request)
         return BatchHandle(self._connections, self._submission, batch_id)
 

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+from uuid import UUID
 
 from holdfast import settings as settings_module
 from holdfast.client.forking import keep_alive_forever, register_fork_aware
 from holdfast.client.job_watcher import JobWatcher
+from holdfast.client.shard_router import ShardRouter
 from holdfast.engine import embedded
 from holdfast.engine.connection import Connection, Database
+from holdfast.errors import RefusedError
+from holdfast.setting_values import parse_shards
 from holdfast.settings import Secret, Settings
+
+T = TypeVar("T")
 
 
 class LoopConnections:
@@ -35,10 +43,17 @@ class LoopConnections:
 
 
 class ClientConnections:
-    """The database connections of a client: one pool and one listener per event loop."""
+    """The database connections of a client: one pool and one listener per event loop.
 
-    def __init__(self, url: str | None, settings: Settings | None) -> None:
+    `for_id`, `for_name` and `for_submit` return the connections of the shard that a call needs. Without
+    shards these are the connections themselves.
+    """
+
+    def __init__(
+        self, url: str | None, settings: Settings | None, shards: Mapping[int, str] | None = None
+    ) -> None:
         self._url = Secret(url) if url else None
+        self._shards = shards
         self._settings = settings
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
         self._lock = threading.Lock()
@@ -54,6 +69,45 @@ class ClientConnections:
         if self._settings is None:
             self._settings = settings_module.load_settings()
         return self._settings
+
+    @cached_property
+    def shards(self) -> ShardRouter[ClientConnections] | None:
+        """The shards of the client, or None if it has one database."""
+        urls = {number: Secret(url) for number, url in (self._shards or {}).items()}
+        if not urls and self._url is None and self.settings.shards is not None:
+            urls = parse_shards(self.settings.shards.reveal())
+        if not urls:
+            return None
+        return ShardRouter(urls, lambda url: ClientConnections(url.reveal(), self._settings))
+
+    async def for_id(self, id: UUID | str) -> ClientConnections:  # noqa: A002
+        """Return the connections of the database that created an id."""
+        return self if self.shards is None else await self.shards.for_id(id)
+
+    async def for_name(self, name: str) -> ClientConnections:
+        """Return the connections of the database of a schedule."""
+        return self if self.shards is None else await self.shards.for_name(name)
+
+    async def for_submit(self, request: Mapping[str, Any]) -> ClientConnections:
+        """Return the connections of the database that a job is submitted to."""
+        return self if self.shards is None else await self.shards.for_submit(request)
+
+    async def for_message_queue(self, name: str) -> ClientConnections:
+        """Return the connections of the database of a message queue."""
+        if self.shards is None:
+            return self
+        return await self.shards.open_shard(await self.shards.find_message_queue_shard(name))
+
+    async def open_all(self) -> Sequence[ClientConnections]:
+        """Return the connections of each shard, or of the one database."""
+        if self.shards is None:
+            return [self]
+        return [await self.shards.open_shard(number) for number in self.shards.shards]
+
+    async def open(self) -> None:
+        """Open the pool of the running event loop. Shards are opened when needed: one may be dead."""
+        if self.shards is None:
+            await self.open_database()
 
     async def open_database(self) -> Database:
         """Return the connection pool of the running event loop. The first call creates the pool."""
@@ -77,8 +131,20 @@ class ClientConnections:
         async with (await self.open_database()).transaction() as connection:
             yield connection
 
+    async def run_on_all(self, change: Callable[[Connection], Awaitable[T]]) -> list[T]:
+        """Run a change on the database, or on all shards. Raise the first error after all were asked."""
+        if self.shards is None:
+            async with self.connection() as connection:
+                return [await change(connection)]
+        answers, failures = await self.shards.ask_all(change)
+        for error in failures.values():
+            raise error
+        return list(answers.values())
+
     async def close(self) -> None:
         """Close the connections of the running event loop. The next call opens new connections."""
+        if "shards" in self.__dict__ and self.shards is not None:
+            await self.shards.close()
         with self._lock:
             current = self._by_loop.pop(asyncio.get_running_loop(), None)
         if current is not None and current.lifetime is not None:
@@ -96,6 +162,11 @@ class ClientConnections:
         self._open_loop_count = 0
 
     async def _open_connections(self, loop: asyncio.AbstractEventLoop) -> LoopConnections:
+        if self.shards is not None:
+            raise RefusedError(
+                "This call needs one shard, and this client has several.",
+                fix="Call it on one shard: client.shard(1), client.shard_for(job_id), or holdfast --shard 1.",
+            )
         with self._lock:
             self._open_loop_count += 1
         try:

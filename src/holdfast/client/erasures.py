@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
+
+import msgspec
 
 from holdfast.client.connections import ClientConnections
 from holdfast.client.files import Files
+from holdfast.definitions.validation import parse_duration
 from holdfast.engine import artifacts, erasures
 from holdfast.engine.erasures import Erasure
 
 DEFAULT_ERASURE_TIME = timedelta(minutes=5)
 MAX_POLL_INTERVAL_S = 0.5  # while the work that was interrupted comes to its end
+
+
+def merge_erasures(erasures_of_shards: Sequence[Erasure]) -> Erasure:
+    """Return one erasure for those of all shards. It is finished when all of them are."""
+    first, *others = erasures_of_shards
+    ends = [each.finished_at for each in erasures_of_shards]
+    deleted = Counter(first.deleted)
+    for other in others:
+        deleted.update(other.deleted)
+    return msgspec.structs.replace(
+        first,
+        finished_at=None if None in ends else max(end for end in ends if end is not None),
+        deleted=dict(deleted),
+        wait_s=max(each.wait_s for each in erasures_of_shards),
+        more=any(each.more for each in erasures_of_shards),
+    )
 
 
 async def run_erasure(
@@ -21,13 +42,13 @@ async def run_erasure(
     owner: str,
     *,
     by: str | None,
-    within: timedelta,
+    within: timedelta | float,
 ) -> Erasure:
     """Erase an owner until nothing is left or the time is over, and return how far the erasure is.
 
     Each step is one transaction. After a crash, the next call or the maintenance of a worker continues.
     """
-    deadline = time.monotonic() + within.total_seconds()
+    deadline = time.monotonic() + parse_duration(within, "within").total_seconds()
     async with connections.connection() as connection:
         erasure = await erasures.start_erasure(connection, owner, by)
     while erasure.finished_at is None:

@@ -56,7 +56,9 @@ class JobHandle(Generic[R_co]):
         """Cancel the job and return the changed job."""
         return await self._jobs.cancel(self.id, reason=reason)
 
-    async def retry(self, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)) -> Job:
+    async def retry(
+        self, *, from_tasks: Iterable[str] | None = None, delay: timedelta | float = timedelta(0)
+    ) -> Job:
         """Run the failed and cancelled tasks of the job again, or the tasks in `from_tasks`."""
         return await self._jobs.retry(self.id, from_tasks=from_tasks, delay=delay)
 
@@ -64,11 +66,11 @@ class JobHandle(Generic[R_co]):
         """Return the reasons why the job is not running."""
         return await self._jobs.explain(self.id)
 
-    def watch(self, *, within: timedelta | None = None) -> AsyncIterator[Job]:
+    def watch(self, *, within: timedelta | float | None = None) -> AsyncIterator[Job]:
         """Yield the job now and after each change, until it has ended or `within` has passed."""
         return self._jobs.watch(self.id, within=within)
 
-    async def result(self, *, within: timedelta | None = None) -> R_co:
+    async def result(self, *, within: timedelta | float | None = None) -> R_co:
         """Wait for the job and return its result.
 
         Raise TaskFailedError if the job did not succeed, and TimeoutError if `within` passes first.

@@ -12,8 +12,9 @@ from holdfast.client.jobs import JobOperations
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.schedules import MissedRunPolicy, Schedule, schedule
 from holdfast.definitions.tasks import Call
-from holdfast.definitions.validation import check_duration, check_option_names
+from holdfast.definitions.validation import check_option_names, parse_duration
 from holdfast.engine import schedules
+from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError
 from holdfast.model import StoredSchedule
 
@@ -38,7 +39,7 @@ class ScheduleOptions(TypedDict, total=False):
 
     name: str | None
     cron: str | None
-    every: timedelta | None
+    every: timedelta | float | None
     timezone: str
     missed: MissedRunPolicy
     max_catch_up: int
@@ -58,7 +59,7 @@ class Schedules:
     ) -> StoredSchedule:
         """Create a schedule. Raise ConflictError if a schedule with this name exists."""
         request = _build_schedule(work, options).build_request()
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(request["name"])).connection() as connection:
             return await schedules.create_schedule(connection, request)
 
     async def put(
@@ -69,25 +70,29 @@ class Schedules:
         `change` in the result says which of both happened.
         """
         request = _build_schedule(work, options).build_request()
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(request["name"])).connection() as connection:
             return await schedules.put_schedule(connection, request)
 
     async def list(self, *, owner: str | None = None) -> builtins.list[StoredSchedule]:
-        """Return all schedules, or those of one owner, ordered by name."""
-        rows: builtins.list[StoredSchedule] = []
+        """Return all schedules, or those of one owner, ordered by name.
+
+        A client with shards asks all of them and raises an error if one does not answer.
+        """
+
+        async def list_all(connection: Connection) -> builtins.list[StoredSchedule]:
+            return await _list_all_schedules(connection, owner)
+
+        if self._connections.shards is not None:
+            answers, failures = await self._connections.shards.ask_all(list_all)
+            for error in failures.values():
+                raise error
+            return sorted((row for rows in answers.values() for row in rows), key=lambda row: row.name)
         async with self._connections.connection() as connection:
-            while True:
-                after = rows[-1].name if rows else None
-                page = await schedules.list_schedules(
-                    connection, owner=owner, after=after, limit=SCHEDULE_PAGE_ROWS
-                )
-                rows += page
-                if len(page) < SCHEDULE_PAGE_ROWS:
-                    return rows
+            return await list_all(connection)
 
     async def get(self, name: str) -> StoredSchedule:
         """Return one schedule. Raise NotFoundError if the schedule does not exist."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(name)).connection() as connection:
             return await schedules.get_schedule(connection, name)
 
     async def pause(self, name: str, *, by: str | None = None) -> bool:
@@ -95,47 +100,55 @@ class Schedules:
 
         Runs that fall due while a schedule is paused are not made up for.
         """
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(name)).connection() as connection:
             return await schedules.pause_schedule(connection, name, by)
 
     async def resume(self, name: str) -> bool:
         """Resume a paused schedule. Return False if the schedule was not paused."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(name)).connection() as connection:
             return await schedules.resume_schedule(connection, name)
 
     async def delete(self, name: str) -> bool:
         """Delete a schedule. Return False if the schedule does not exist."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(name)).connection() as connection:
             return await schedules.delete_schedule(connection, name)
 
     async def run_now(self, name: str) -> JobHandle[Any]:
         """Submit the work of a schedule now, even if the schedule is paused."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(name)).connection() as connection:
             submitted = await schedules.run_schedule(connection, name)
         return JobHandle(self._jobs, submitted.id, Any, created=submitted.created)
 
     async def preview(self, name: str, count: int = 10) -> builtins.list[datetime]:
         """Return the next run times of a schedule, as if the schedule were not paused."""
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_name(name)).connection() as connection:
             return await schedules.preview_schedule(connection, name, count)
 
     async def next_times(
         self,
         cron: str | None = None,
         *,
-        every: timedelta | None = None,
+        every: timedelta | float | None = None,
         timezone: str = "UTC",
         count: int = 10,
         after: datetime | None = None,
     ) -> builtins.list[datetime]:
         """Return the next run times of a cron expression or an interval, without storing a schedule."""
-        if every is not None:
-            check_duration(every, "every")
-        every_s = None if every is None else every.total_seconds()
+        every_s = None if every is None else parse_duration(every, "every").total_seconds()
         async with self._connections.connection() as connection:
             return await schedules.list_next_run_times(
                 connection, cron=cron, every_s=every_s, timezone=timezone, count=count, after=after
             )
+
+
+async def _list_all_schedules(connection: Connection, owner: str | None) -> builtins.list[StoredSchedule]:
+    rows: builtins.list[StoredSchedule] = []
+    while True:
+        after = rows[-1].name if rows else None
+        page = await schedules.list_schedules(connection, owner=owner, after=after, limit=SCHEDULE_PAGE_ROWS)
+        rows += page
+        if len(page) < SCHEDULE_PAGE_ROWS:
+            return rows
 
 
 def _build_schedule(work: Call[Any] | Graph | Schedule, options: ScheduleOptions) -> Schedule:

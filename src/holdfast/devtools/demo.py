@@ -63,7 +63,7 @@ class DemoRun:
 def demo_command(session: CliSession, keep_running: bool) -> int:
     """Run sample jobs and show their progress. Exit with code 1 if one of them fails.
 
-    This command needs the extra `dev`.
+    This command needs the extra `demo`.
     """
     demo_systems = _import_demo_systems()
     settings, output = session.settings, session.output
@@ -87,26 +87,26 @@ def demo_command(session: CliSession, keep_running: bool) -> int:
 
 
 def _import_demo_bookmarks() -> ModuleType:
-    with require_extra("holdfast demo", "dev"):
+    with require_extra("holdfast demo", "demo"):
         from holdfast.devtools import demo_bookmarks  # noqa: PLC0415
     return demo_bookmarks
 
 
 def _import_demo_media() -> ModuleType:
-    with require_extra("holdfast demo", "dev"):
+    with require_extra("holdfast demo", "demo"):
         from holdfast.devtools import demo_media  # noqa: PLC0415
     return demo_media
 
 
 def _import_demo_clips() -> ModuleType:
-    with require_extra("holdfast demo", "dev"):
+    with require_extra("holdfast demo", "demo"):
         from holdfast.devtools import demo_clips  # noqa: PLC0415
     return demo_clips
 
 
 def _import_demo_systems() -> ModuleType:
-    check_server_extra("holdfast demo", "dev")
-    with require_extra("holdfast demo", "dev"):
+    check_server_extra("holdfast demo", "demo")
+    with require_extra("holdfast demo", "demo"):
         from holdfast.devtools import demo_systems  # noqa: PLC0415
     return demo_systems
 

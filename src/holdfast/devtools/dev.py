@@ -1,8 +1,8 @@
 """`holdfast dev [APP]`: run the database, the API, the dashboard and a worker, for local development.
 
-The worker restarts when a file is saved, and sample jobs give the dashboard something to show. The API and
-the workers are separate processes, as in production. The key `k` kills the workers with SIGKILL, to show that
-their jobs recover. However this process ends, its child processes end with it.
+The worker restarts when a file is saved. Without an application, sample jobs give the dashboard something
+to show. The API and the workers are separate processes, as in production. The key `k` kills the workers with
+SIGKILL, to show that their jobs recover. However this process ends, its child processes end with it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r resta
     "setting api_port.",
 )
 @click.option(
-    "--no-samples",
-    is_flag=True,
-    help="Start without the sample jobs and their worker. Default: submit sample jobs and run them.",
+    "--samples/--no-samples",
+    default=None,
+    help="Submit sample jobs and run a worker for them. Default: only if there is no APP and the "
+    "database is the embedded one.",
 )
 @click.option(
     "--yes",
@@ -55,24 +56,32 @@ KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r resta
     help="Skip the confirmation prompt for a database on another machine. Default: ask.",
 )
 @pass_session
-def dev_command(session: CliSession, app: str | None, port: int | None, no_samples: bool, yes: bool) -> int:
+def dev_command(
+    session: CliSession, app: str | None, port: int | None, samples: bool | None, yes: bool
+) -> int:
     """Run the database, the API, the dashboard and a worker for APP, with reload on save.
 
     APP is a file (app.py), a module, or module:attribute. Default: app.py, tasks.py or main.py in the current
-    folder; if there is none, only the sample jobs run.
+    folder; if there is none, sample jobs run.
     """
     check_server_extra("holdfast dev", "dev")
     app = app or next((name for name in DEFAULT_APP_FILES if Path(name).is_file()), None)
-    if app is None and no_samples:
+    if app is None and samples is False:
         raise click.UsageError("There is nothing to run: give an APP, or leave out --no-samples.")
     url, server = embedded.locate_database(session.settings)
+    if samples is None:  # jobs that nobody asked for do not belong into the user's own database
+        samples = app is None and server is not None
+    if app is None and not samples:
+        raise click.UsageError(
+            "There is nothing to run: give an APP, such as `holdfast dev app.py`, or add --samples."
+        )
     if not is_local_database(url.reveal()):
         consequence = (
             f"{redact_url(url.reveal())} is not on this machine; this migrates it and runs jobs on it."
         )
         session.confirm(consequence, yes=yes, dry_run=False)
     try:
-        processes = _build_dev_processes(session, app, port, with_samples=not no_samples)
+        processes = _build_dev_processes(session, app, port, with_samples=samples)
         session.output.print_line(f" database   {redact_url(url.reveal())}")
         return session.run_async(_run_dev_processes(session, processes, url.reveal()))
     finally:
@@ -159,7 +168,7 @@ async def _print_addresses(session: CliSession, processes: DevProcesses, client:
         output.print_line(f" api        not started: {processes.api.read_last_error()}")
     for process in processes.workers:
         output.print_line(f" {process.name:<10} {_format_worker_line(process)}")
-    if any(process.name == "samples" for process in processes.workers):
+    if processes.runs_samples:
         count = await submit_sample_jobs(client)
         output.print_line(f" jobs       submitted {count} samples: 8 fast, 2 slow, 1 flaky, 1 failing")
 
@@ -206,6 +215,8 @@ async def _handle_key(key: str, processes: DevProcesses, client: Client, feed: J
     elif key == "r":
         output.print_line("restarting API and workers")
         await processes.restart(processes.all_processes)
+    elif key == "s" and not processes.runs_samples:
+        output.print_line("no worker for samples: start with `holdfast dev --samples`")
     elif key == "s":
         count = await submit_sample_jobs(client)
         output.print_line(f"submitted {format_count(count, 'job')}")

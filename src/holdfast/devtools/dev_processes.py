@@ -43,6 +43,11 @@ class DevProcesses:
     def all_processes(self) -> list[ManagedProcess]:
         return [self.api, *self.workers]
 
+    @property
+    def runs_samples(self) -> bool:
+        """Whether there is a worker for the sample jobs."""
+        return any(process.name == "samples" for process in self.workers)
+
     async def start(self) -> None:
         for process in self.all_processes:
             process.log.write_bytes(b"")

@@ -10,17 +10,18 @@ from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.errors import ConflictError
 
 TEMPLATES_FOLDER = Path(__file__).parent / "templates"
-RENAMED_TEMPLATE_FILES = {
-    "gitignore": ".gitignore"
-}  # a real .gitignore would hide files of the template from git
+SHARED_FOLDER = TEMPLATES_FOLDER / "shared"  # files that every template has
+# A real .gitignore would hide files of the template from git.
+RENAMED_TEMPLATE_FILES = {"gitignore": ".gitignore", "dockerignore": ".dockerignore"}
 APP_FILES_BY_TEMPLATE = {
     "script": "app.py",
     "fastapi": "tasks.py",
     "django": "tasks.py",
+    "flask": "tasks.py",
     "pipelines": "app.py",
     "system": "contacts",
 }
-TEMPLATES_WITH_INSTRUCTIONS = ("django", "system")
+TEMPLATES_WITH_INSTRUCTIONS = ("django", "flask", "system")
 
 
 @click.command("init")
@@ -32,7 +33,8 @@ TEMPLATES_WITH_INSTRUCTIONS = ("django", "system")
     default="script",
     show_default=True,
     help="Copy this project template: script (one file), pipelines (a job with several tasks), "
-    "fastapi or django (a web application with tasks), system (API, page and tables of your own).",
+    "fastapi, django or flask (a web application with tasks), system (API, page and tables of your own). "
+    "Each has tests and a Dockerfile.",
 )
 @json_option
 @pass_session
@@ -41,10 +43,10 @@ def init_command(session: CliSession, folder: Path, template: str) -> None:
 
     The command fails if one of the files exists, and never overwrites a file.
     """
-    root = TEMPLATES_FOLDER / template
     sources = {
         folder
         / source.relative_to(root).with_name(RENAMED_TEMPLATE_FILES.get(source.name, source.name)): source
+        for root in (TEMPLATES_FOLDER / template, SHARED_FOLDER)
         for source in sorted(root.rglob("*"))
         if source.is_file() and "__pycache__" not in source.parts
     }
@@ -58,7 +60,7 @@ def init_command(session: CliSession, folder: Path, template: str) -> None:
     for target, source in sources.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as file:
-            file.write(source.read_text(encoding="utf-8"))
+            file.write(_read_template_file(source, APP_FILES_BY_TEMPLATE[template]))
     if session.output.json:
         session.output.print_record({"folder": str(folder), "files": [str(target) for target in sources]})
         return
@@ -68,3 +70,11 @@ def init_command(session: CliSession, folder: Path, template: str) -> None:
     has_instructions = template in TEMPLATES_WITH_INSTRUCTIONS
     next_step = "read README.md" if has_instructions else f"holdfast dev {APP_FILES_BY_TEMPLATE[template]}"
     session.output.print_line(f"Next: {change_folder}{next_step}")
+
+
+def _read_template_file(source: Path, app: str) -> str:
+    """Read a file of a template. Shared files have placeholders for the application."""
+    text = source.read_text(encoding="utf-8")
+    if SHARED_FOLDER in source.parents:
+        text = text.replace("{app}", app).replace("{module}", app.removesuffix(".py"))
+    return text

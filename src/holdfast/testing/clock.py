@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.definitions.validation import parse_duration
 from holdfast.engine import scratch
 from holdfast.engine.connection import open_connection
 from holdfast.settings import Secret, Settings
@@ -17,7 +18,7 @@ class Clock:
     url: Secret
     settings: Settings
 
-    async def advance(self, by: timedelta) -> None:
+    async def advance(self, by: timedelta | float) -> None:
         """Move the clock forward. Tasks, retries and schedules that fall due become ready."""
         async with open_connection(self.url, self.settings) as connection:
-            await scratch.advance_database_clock(connection, by)
+            await scratch.advance_database_clock(connection, parse_duration(by, "by"))

@@ -126,6 +126,22 @@ class DrainHost:
         self, outcome: Outcome | None = None, *, claim: bool = True
     ) -> tuple[LeasedTask | None, bool]:
         """Record an outcome and claim a task. Return the task, and whether the outcome was accepted."""
+        claimed, accepted = await self._record_and_claim(outcome, claim=claim)
+        if claim and claimed is None and await self._add_queues_of_calls():
+            claimed, _ = await self._record_and_claim(None, claim=True)
+        return claimed, accepted
+
+    async def _add_queues_of_calls(self) -> bool:
+        """Add queues that single calls chose with `.options(queue=...)`. Return whether there were any."""
+        queues = await scratch.list_queues_of_types(self.connection, list(self.application.tasks))
+        if set(queues) <= set(self._queues):
+            return False
+        self._queues, self._cursors = sorted({*self._queues, *queues}), None
+        return True
+
+    async def _record_and_claim(
+        self, outcome: Outcome | None, *, claim: bool
+    ) -> tuple[LeasedTask | None, bool]:
         response = await leases.finish_and_claim(
             self.connection,
             worker=TEST_WORKER_NAME,

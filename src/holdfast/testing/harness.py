@@ -21,6 +21,7 @@ import msgspec
 from holdfast.client import Client
 from holdfast.definitions.payloads import encode_payload
 from holdfast.definitions.tasks import Call, Task
+from holdfast.definitions.validation import parse_duration
 from holdfast.engine import scratch
 from holdfast.engine.connection import Connection, Database, open_connection
 from holdfast.settings import Secret, Settings
@@ -87,25 +88,26 @@ class Holdfast:
         """Add modules, tasks, consumers, schedules and a lifespan that `drain` runs."""
         self._application.add_definitions(parts)
 
-    async def advance(self, by: timedelta) -> None:
+    async def advance(self, by: timedelta | float) -> None:
         """Move the clock forward. This runs no tasks; call `drain` for that."""
         await self.clock.advance(by)
 
     async def drain(
-        self, *, until: timedelta = timedelta(0), max_attempts: int = MAX_DRAIN_ATTEMPTS
+        self, *, until: timedelta | float = timedelta(0), max_attempts: int = MAX_DRAIN_ATTEMPTS
     ) -> DrainResult:
         """Run every task that is ready or becomes ready within `until`, without waiting.
 
         Consumers receive the messages that are visible. Message queues follow the real clock.
         """
+        duration = parse_duration(until, "until")
 
         async def register_and_drain(host: DrainHost) -> DrainResult:
             await host.register_definitions()
-            return await drain(host, until=until, max_attempts=max_attempts, state=self.state)
+            return await drain(host, until=duration, max_attempts=max_attempts, state=self.state)
 
         return await self._run_with_drain_host(self._build_application(), register_and_drain)
 
-    async def run(self, call: Call[R], *, until: timedelta = timedelta(hours=1)) -> R:
+    async def run(self, call: Call[R], *, until: timedelta | float = timedelta(hours=1)) -> R:
         """Submit a call, drain, and return its result, or raise the exception that it raised."""
         self.use(call.task)
         job = await self.client.submit(call)

@@ -24,6 +24,7 @@ import pytest
 
 from holdfast import settings as settings_module
 from holdfast.client.connections import ClientConnections, LoopConnections
+from holdfast.client.redirection import Redirection, redirectable_objects
 from holdfast.engine import embedded, scratch
 from holdfast.engine.connection import open_connection
 from holdfast.settings import Secret, Settings
@@ -179,26 +180,37 @@ async def _create_hf(
     """The real engine on a database of this test, a clock that you can move, and a runner of your tasks."""
     name = f"hf_{uuid.uuid4().hex[:16]}"
     await scratch.create_test_database(hf_server, name, hf_settings, template=hf_template)
-    hf = Holdfast(scratch.build_database_url(hf_server, name), hf_settings)
+    url = scratch.build_database_url(hf_server, name)
+    hf = Holdfast(url, hf_settings)
     for app in pytestconfig.getini("holdfast_app"):
         hf.use(importlib.import_module(app))
-    redirection = ClientRedirection(hf)
-    redirection.install(monkeypatch)
+    redirection = Redirection(url, hf_settings)
+    clients = ClientRedirection(hf, redirection)
+    clients.install(monkeypatch)
+    redirectable_objects.start(redirection)
     yield hf
-    await redirection.close()
+    await redirectable_objects.end()
+    await clients.close()
     await hf.close()
     await scratch.drop_test_database(hf_server, name, hf_settings)
 
 
 class ClientRedirection:
-    """Connects clients that were created without a URL to the database of the test."""
+    """Connects clients that were created without a URL to the database of the test, and to its files."""
 
-    def __init__(self, hf: Holdfast) -> None:
+    def __init__(self, hf: Holdfast, redirection: Redirection) -> None:
         self._hf = hf
+        self._redirection = redirection
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         original = ClientConnections._open_connections  # pyright: ignore[reportPrivateUsage]
+        get_settings = cast("Any", ClientConnections.settings).fget
+
+        def get_redirected_settings(connections: ClientConnections) -> Settings:
+            settings = cast("Settings", get_settings(connections))
+            is_redirected = connections._url is None  # pyright: ignore[reportPrivateUsage]
+            return self._redirection.adapt_settings(settings) if is_redirected else settings
 
         async def open_connections(
             connections: ClientConnections, loop: asyncio.AbstractEventLoop
@@ -209,6 +221,7 @@ class ClientRedirection:
             return self._get_test_connections()
 
         monkeypatch.setattr(ClientConnections, "_open_connections", open_connections)
+        monkeypatch.setattr(ClientConnections, "settings", property(get_redirected_settings))
 
     def _get_test_connections(self) -> LoopConnections:
         loop = asyncio.get_running_loop()

@@ -73,7 +73,7 @@ class BlockingBatchHandle:
         """Return the batch with the counts of its jobs."""
         return self._thread.run(self._inner.get())
 
-    def wait(self, *, within: timedelta | None = None) -> Batch:
+    def wait(self, *, within: timedelta | float | None = None) -> Batch:
         """Wait until the batch is closed and all its jobs have ended. Raise TimeoutError after `within`."""
         return self._thread.run(self._inner.wait(within=within))
 

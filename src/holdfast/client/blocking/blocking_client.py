@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
 from holdfast.client.async_client import AsyncClient
+from holdfast.client.blocking.alerts import BlockingAlerts
 from holdfast.client.blocking.batches import BlockingBatches
 from holdfast.client.blocking.files import BlockingFiles
 from holdfast.client.blocking.handles import BlockingJobHandle
@@ -52,6 +53,7 @@ class BlockingClient:
         self.schedules = BlockingSchedules(inner.schedules, self._thread)
         self.batches = BlockingBatches(inner.batches, self._thread)
         self.limits = BlockingLimits(inner.limits, self._thread)
+        self.alerts = BlockingAlerts(inner.alerts, self._thread)
 
     def __enter__(self) -> BlockingClient:
         return self
@@ -99,7 +101,12 @@ class BlockingClient:
     def submit_many(
         self, calls: Iterable[Call[R]], **options: Unpack[SubmitOptions]
     ) -> list[BlockingJobHandle[R]]:
-        """Submit many calls in one transaction. All jobs get the same options."""
+        """Submit many calls in one transaction.
+
+        The options apply to all jobs. Options of one call come from the call itself and take precedence:
+        `submit_many(page_title(url).options(key=url) for url in urls)`. A client with shards submits the
+        calls of each shard in one transaction.
+        """
         return [
             BlockingJobHandle(handle, self._thread)
             for handle in self._thread.run(self._inner.submit_many(list(calls), **options))
@@ -123,7 +130,11 @@ class BlockingClient:
         return self._thread.run(self._inner.cancel(job, reason=reason))
 
     def retry(
-        self, job: UUID | str, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)
+        self,
+        job: UUID | str,
+        *,
+        from_tasks: Iterable[str] | None = None,
+        delay: timedelta | float = timedelta(0),
     ) -> Job:
         """Run the failed and cancelled tasks of a job again, after `delay`, and return the changed job.
 
@@ -138,7 +149,7 @@ class BlockingClient:
         """
         return self._thread.run(self._inner.explain(job))
 
-    def watch(self, job: UUID | str, *, within: timedelta | None = None) -> Iterator[Job]:
+    def watch(self, job: UUID | str, *, within: timedelta | float | None = None) -> Iterator[Job]:
         """Yield the job now and after each change, until it has ended or `within` has passed."""
         return self._thread.iterate(self._inner.watch(job, within=within))
 
@@ -147,7 +158,8 @@ class BlockingClient:
     ) -> JobPage:
         """Search jobs, newest first: `client.blocking.search_jobs("state:failed queue:browser since:1d")`.
 
-        The search text has the grammar of the dashboard. `before=page.next` returns the next page.
+        The search text has the grammar of the dashboard. `before=page.next` returns the next page. A client
+        with shards asks all of them; `page.missing_shards` names those that did not answer.
         """
         return self._thread.run(self._inner.search_jobs(search, owner=owner, before=before, limit=limit))
 
@@ -160,22 +172,34 @@ class BlockingClient:
         """The client's settings: passed to the client, or read from the environment."""
         return self._inner.settings
 
-    def pause_queue(self, queue: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Pause a queue: workers claim none of its tasks until you resume it. Running tasks continue."""
-        self._thread.run(self._inner.pause_queue(queue, reason=reason, by=by))
+    @property
+    def shard_numbers(self) -> list[int]:
+        """The numbers of the client's shards, or an empty list if the client has one database."""
+        return self._inner.shard_numbers
+
+    def pause_queue(
+        self, queue: str, *, reason: str | None = None, by: str | None = None, allow_new: bool = False
+    ) -> None:
+        """Pause a queue: workers claim none of its tasks until you resume it. Running tasks continue.
+
+        Raise `NotFoundError` with the most similar name if the queue does not exist. A deployment that pauses
+        a queue before its first task passes `allow_new=True`.
+        """
+        self._thread.run(self._inner.pause_queue(queue, reason=reason, by=by, allow_new=allow_new))
 
     def resume_queue(self, queue: str) -> bool:
         """Resume a paused queue. Return False if the queue was not paused."""
         return self._thread.run(self._inner.resume_queue(queue))
 
     def erase_owner(
-        self, owner: str, *, by: str | None = None, within: timedelta = DEFAULT_ERASURE_TIME
+        self, owner: str, *, by: str | None = None, within: timedelta | float = DEFAULT_ERASURE_TIME
     ) -> Erasure:
         """Delete everything of an owner: jobs, files, messages, settings, and the rows of all systems.
 
         Running jobs are cancelled. The request is written to the audit log with `by`, the person or program
         that asked (default: the database role). If the time is over or the process dies, the erasure is not
         finished: the next call continues it, and so does any worker. Block the user in your application
-        first, because what the user starts meanwhile is erased too.
+        first, because what the user starts meanwhile is erased too. A client with shards erases the owner on
+        all of them, and raises an error if one does not answer.
         """
         return self._thread.run(self._inner.erase_owner(owner, by=by, within=within))

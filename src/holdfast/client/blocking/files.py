@@ -38,7 +38,10 @@ class BlockingFiles:
         kind: str | None = None,
         name: str | None = None,
     ) -> Sequence[Artifact]:
-        """Return all visible files that match the filters, oldest first."""
+        """Return all visible files that match the filters, oldest first.
+
+        A client with shards asks the shard of the job or batch, else all of them.
+        """
         return self._thread.run(self._inner.list(job=job, batch=batch, owner=owner, kind=kind, name=name))
 
     def get(self, file: UUID | str) -> Artifact:
@@ -74,12 +77,17 @@ class BlockingFiles:
         self._thread.run(self._inner.delete(file))
 
     def create_download_link(
-        self, file: Artifact | UUID | str, expires: timedelta = timedelta(hours=1), *, inline: bool = False
+        self,
+        file: Artifact | UUID | str,
+        expires: timedelta | float = timedelta(hours=1),
+        *,
+        inline: bool = False,
     ) -> str:
         """Return a signed download link that is valid for 5 minutes to an hour.
 
-        An object store returns a full URL. For a local folder the link is a path, /files/..., on the host of
-        `holdfast api`. With `inline` it is always such a path, and browsers show files of safe types.
+        An object store returns a full URL. For a local folder the link leads to the API: it starts with the
+        setting `public_url`, or is a path, /files/..., without it. With `inline` it always leads to the API,
+        and browsers show files of safe types.
         """
         return self._thread.run(self._inner.create_download_link(file, expires, inline=inline))
 
@@ -88,14 +96,17 @@ class BlockingFiles:
         return self._thread.run(self._inner.regenerate(file))
 
     def usage(self, owner: str) -> dict[str, Any]:
-        """Return the quotas of an owner: `used` and `limit` of `bytes`, `files` and `operations`."""
+        """Return the quotas of an owner: `used` and `limit` of `bytes`, `files` and `operations`.
+
+        With shards, `used` is the sum over all of them. Each shard allows `limit` by itself.
+        """
         return self._thread.run(self._inner.usage(owner))
 
     def sweep(self) -> ArtifactSweepResult:
         """Delete the content of expired, deleted, replaced and lost files. Workers do this regularly."""
         return self._thread.run(self._inner.sweep())
 
-    def orphaned_objects(self, *, older: timedelta = MIN_ORPHAN_AGE) -> Iterator[Sequence[str]]:
+    def orphaned_objects(self, *, older: timedelta | float = MIN_ORPHAN_AGE) -> Iterator[Sequence[str]]:
         """Yield lists of keys of stored objects that no database row refers to.
 
         This lists the whole store.

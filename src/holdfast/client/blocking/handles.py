@@ -47,7 +47,9 @@ class BlockingJobHandle(Generic[R_co]):
         """Cancel the job and return the changed job."""
         return self._thread.run(self._inner.cancel(reason=reason))
 
-    def retry(self, *, from_tasks: Iterable[str] | None = None, delay: timedelta = timedelta(0)) -> Job:
+    def retry(
+        self, *, from_tasks: Iterable[str] | None = None, delay: timedelta | float = timedelta(0)
+    ) -> Job:
         """Run the failed and cancelled tasks of the job again, or the tasks in `from_tasks`."""
         return self._thread.run(self._inner.retry(from_tasks=from_tasks, delay=delay))
 
@@ -55,11 +57,11 @@ class BlockingJobHandle(Generic[R_co]):
         """Return the reasons why the job is not running."""
         return self._thread.run(self._inner.explain())
 
-    def watch(self, *, within: timedelta | None = None) -> Iterator[Job]:
+    def watch(self, *, within: timedelta | float | None = None) -> Iterator[Job]:
         """Yield the job now and after each change, until it has ended or `within` has passed."""
         return self._thread.iterate(self._inner.watch(within=within))
 
-    def result(self, *, within: timedelta | None = None) -> R_co:
+    def result(self, *, within: timedelta | float | None = None) -> R_co:
         """Wait for the job and return its result.
 
         Raise TaskFailedError if the job did not succeed, and TimeoutError if `within` passes first.

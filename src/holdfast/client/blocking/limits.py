@@ -26,5 +26,5 @@ class BlockingLimits:
         return self._thread.run(self._inner.remove(name))
 
     def list(self) -> builtins.list[Limit]:
-        """Return all limits, each with its current number of running tasks."""
+        """Return all limits, each with its current number of running tasks, which shards add up."""
         return self._thread.run(self._inner.list())

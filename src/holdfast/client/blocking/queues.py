@@ -123,7 +123,7 @@ class BlockingQueues:
         return self._thread.run(self._inner.delete(queue, target, on=on), on)
 
     def set_vt(
-        self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
+        self, queue: str, target: MessageTarget, vt: timedelta | float, *, on: object = None
     ) -> builtins.list[int]:
         """Hide messages for `vt`, counted from now. Zero makes the messages visible at once.
 

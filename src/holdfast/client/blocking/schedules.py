@@ -36,7 +36,10 @@ class BlockingSchedules:
         return self._thread.run(self._inner.put(work, **options))
 
     def list(self, *, owner: str | None = None) -> builtins.list[StoredSchedule]:
-        """Return all schedules, or those of one owner, ordered by name."""
+        """Return all schedules, or those of one owner, ordered by name.
+
+        A client with shards asks all of them and raises an error if one does not answer.
+        """
         return self._thread.run(self._inner.list(owner=owner))
 
     def get(self, name: str) -> StoredSchedule:
@@ -70,7 +73,7 @@ class BlockingSchedules:
         self,
         cron: str | None = None,
         *,
-        every: timedelta | None = None,
+        every: timedelta | float | None = None,
         timezone: str = "UTC",
         count: int = 10,
         after: datetime | None = None,

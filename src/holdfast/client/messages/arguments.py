@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from holdfast.definitions.consumers import check_queue_name
 from holdfast.definitions.payloads import encode_payload
-from holdfast.definitions.validation import check_aware_datetime, check_duration
+from holdfast.definitions.validation import check_aware_datetime, parse_duration
 from holdfast.engine.caller_connection import JsonStatement
 from holdfast.engine.messages import queues
 from holdfast.errors import InvalidError
@@ -18,7 +18,7 @@ from holdfast.model import Json, Message, MessagePlace
 
 __all__ = ["check_queue_name"]
 
-MessageDelay: TypeAlias = "timedelta | datetime | None"
+MessageDelay: TypeAlias = "timedelta | float | datetime | None"
 MessageTarget: TypeAlias = "Message[Any] | int | Iterable[Message[Any] | int]"
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -38,11 +38,12 @@ def check_count(count: int, field: str, *, max_count: int = MAX_MESSAGES_PER_CAL
         )
 
 
-def check_duration_range(duration: timedelta, field: str) -> None:
-    """Raise InvalidError if a duration is negative or longer than a hundred years."""
-    check_duration(duration, field)
+def parse_message_duration(value: timedelta | float, field: str) -> timedelta:
+    """Return a duration. Raise InvalidError if it is negative or longer than a hundred years."""
+    duration = parse_duration(value, field)
     if not timedelta(0) <= duration <= MAX_MESSAGE_DURATION:
         raise InvalidError(f"{field} must be from zero to a hundred years, got {duration}.", field=field)
+    return duration
 
 
 def check_message_place(place: MessagePlace) -> None:
@@ -52,11 +53,12 @@ def check_message_place(place: MessagePlace) -> None:
         raise InvalidError(f"place must be one of {', '.join(places)}, got {place!r}.", field="place")
 
 
-def check_policy_changes(queue: str, changes: Mapping[str, Any]) -> None:
-    """Raise InvalidError if a changed field of a queue's policy has an invalid value."""
+def parse_policy_changes(queue: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changed fields of a queue's policy. Raise InvalidError if a value is invalid."""
+    changes = dict(options)
     for field in ("vt", "backoff", "backoff_cap", "archive_retention"):
         if changes.get(field) is not None:
-            check_duration_range(changes[field], field)
+            changes[field] = parse_message_duration(changes[field], field)
     if changes.get("max_reads") is not None:
         check_count(changes["max_reads"], "max_reads", max_count=1_000_000)
     if changes.get("dead_letters") is not None:
@@ -67,12 +69,13 @@ def check_policy_changes(queue: str, changes: Mapping[str, Any]) -> None:
                 fix="Name another queue.",
                 field="dead_letters",
             )
+    return changes
 
 
 def format_partition_size(size: int | timedelta, field: str) -> str:
     """Convert a partition size to the text that pg_partman expects: a number of ids or an interval."""
     if isinstance(size, timedelta):
-        check_duration_range(size, field)
+        parse_message_duration(size, field)
         return f"{size.total_seconds():.0f} seconds"
     check_count(size, field, max_count=MAX_MESSAGE_ID)
     return str(size)
@@ -114,7 +117,7 @@ def build_send_statement(
     if isinstance(delay, datetime):
         check_aware_datetime(delay, "delay")
     elif delay is not None:
-        check_duration_range(delay, "delay")
+        delay = parse_message_duration(delay, "delay")
     return queues.build_send_statement(
         queue,
         [
@@ -152,15 +155,14 @@ class MessageReadRequest:
         queue: str,
         *,
         qty: int = 1,
-        vt: timedelta | None = None,
+        vt: timedelta | float | None = None,
         where: Json = None,
-        wait: timedelta | None = None,
+        wait: timedelta | float | None = None,
     ) -> MessageReadRequest:
         """Validate the arguments of `client.queues.read`."""
         check_queue_name(queue)
         check_count(qty, "qty")
-        for duration, field in ((vt, "vt"), (wait, "wait")):
-            if duration is not None:
-                check_duration_range(duration, field)
+        invisible = None if vt is None else parse_message_duration(vt, "vt")
+        wait_s = 0.0 if wait is None else parse_message_duration(wait, "wait").total_seconds()
         condition = None if where is None else encode_payload(where, what="where")
-        return cls(qty, vt, condition, wait.total_seconds() if wait else 0.0)
+        return cls(qty, invisible, condition, wait_s)

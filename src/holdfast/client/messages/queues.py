@@ -43,9 +43,9 @@ class MessageReadOptions(TypedDict, total=False):
     """
 
     qty: int
-    vt: timedelta | None
+    vt: timedelta | float | None
     where: Json
-    wait: timedelta | None
+    wait: timedelta | float | None
 
 
 class MessagePolicyChanges(TypedDict, total=False):
@@ -55,12 +55,12 @@ class MessagePolicyChanges(TypedDict, total=False):
     >>> changes: MessagePolicyChanges = {"max_reads": 5, "dead_letters": "letters_dead"}
     """
 
-    vt: timedelta
+    vt: timedelta | float
     max_reads: int | None
-    backoff: timedelta
-    backoff_cap: timedelta
+    backoff: timedelta | float
+    backoff_cap: timedelta | float
     dead_letters: str | None
-    archive_retention: timedelta | None
+    archive_retention: timedelta | float | None
 
 
 class ClientMessageLease:
@@ -83,6 +83,8 @@ class Queues:
 
     A message that `read` returned carries a receipt: `archive`, `delete` and `set_vt` with the message raise
     LeaseLostError if it was read again since. With a plain id nothing is compared, as in pgmq.
+
+    With shards, the name of a queue decides which of them it is on.
     """
 
     def __init__(self, connections: ClientConnections) -> None:
@@ -91,7 +93,7 @@ class Queues:
     async def create(self, queue: str, *, unlogged: bool = False) -> None:
         """Create a queue if it does not exist. An unlogged queue is faster, but empty after a crash."""
         arguments.check_queue_name(queue)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             await queues.create_message_queue(connection, queue, unlogged=unlogged)
 
     async def create_partitioned(
@@ -108,7 +110,7 @@ class Queues:
         """
         arguments.check_queue_name(queue)
         arguments.check_count(premake, "premake", max_count=1000)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             await queues.create_partitioned_message_queue(
                 connection,
                 queue,
@@ -120,19 +122,19 @@ class Queues:
     async def drop(self, queue: str) -> bool:
         """Delete a queue, its messages and its archive. Return False if the queue does not exist."""
         arguments.check_queue_name(queue)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             return await queues.drop_message_queue(connection, queue)
 
     async def purge(self, queue: str) -> int:
         """Delete all messages of a queue, but not its archive. Return the number of deleted messages."""
         arguments.check_queue_name(queue)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             return await queues.purge_message_queue(connection, queue)
 
     async def list(self) -> builtins.list[MessageQueue]:
         """Return all message queues."""
-        async with self._connections.connection() as connection:
-            return await queues.list_message_queues(connection)
+        lists = await self._connections.run_on_all(queues.list_message_queues)
+        return [queue for each in lists for queue in each]
 
     async def send(
         self, queue: str, body: object, *, headers: Json = None, delay: MessageDelay = None, on: object = None
@@ -142,7 +144,7 @@ class Queues:
         With `on=connection` the message is part of your open transaction: it exists if you commit.
         """
         [message_id] = await self._execute_statement(
-            arguments.build_send_statement(queue, [body], [headers], delay), on
+            queue, arguments.build_send_statement(queue, [body], [headers], delay), on
         )
         return message_id
 
@@ -157,7 +159,7 @@ class Queues:
     ) -> builtins.list[int]:
         """Send messages in one transaction and return their ids in the same order."""
         return await self._execute_statement(
-            arguments.build_send_statement(queue, [*bodies], headers, delay), on
+            queue, arguments.build_send_statement(queue, [*bodies], headers, delay), on
         )
 
     @overload
@@ -184,7 +186,7 @@ class Queues:
         deadline = time.monotonic() + request.wait_s
         pause = MIN_POLL_PAUSE_S
         while True:
-            async with self._connections.connection() as connection:
+            async with (await self._connections.for_message_queue(queue)).connection() as connection:
                 messages = await queues.read_messages(
                     connection, queue, vt=request.vt, qty=request.qty, where=request.where
                 )
@@ -212,44 +214,43 @@ class Queues:
         """
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
-        async with self._connections.transaction() as connection:
+        async with (await self._connections.for_message_queue(queue)).transaction() as connection:
             return [convert_body_to_type(m, type) for m in await queues.pop_messages(connection, queue, qty)]
 
     async def archive(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Move messages to the archive and return the ids of the archived messages."""
         return await self._execute_statement(
-            queues.build_archive_statement(*arguments.split_message_targets(queue, target)), on
+            queue, queues.build_archive_statement(*arguments.split_message_targets(queue, target)), on
         )
 
     async def delete(self, queue: str, target: MessageTarget, *, on: object = None) -> builtins.list[int]:
         """Delete messages and return the ids of the deleted messages."""
         return await self._execute_statement(
-            queues.build_delete_statement(*arguments.split_message_targets(queue, target)), on
+            queue, queues.build_delete_statement(*arguments.split_message_targets(queue, target)), on
         )
 
     async def set_vt(
-        self, queue: str, target: MessageTarget, vt: timedelta, *, on: object = None
+        self, queue: str, target: MessageTarget, vt: timedelta | float, *, on: object = None
     ) -> builtins.list[int]:
         """Hide messages for `vt`, counted from now. Zero makes the messages visible at once.
 
         Receipts stay valid.
         """
-        arguments.check_duration_range(vt, "vt")
-        return await self._execute_statement(
-            queues.build_set_vt_statement(*arguments.split_message_targets(queue, target), vt), on
-        )
+        invisible = arguments.parse_message_duration(vt, "vt")
+        targets = arguments.split_message_targets(queue, target)
+        return await self._execute_statement(queue, queues.build_set_vt_statement(*targets, invisible), on)
 
     async def metrics(self, queue: str) -> MessageMetrics:
         """Return the metrics of one queue."""
         arguments.check_queue_name(queue)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             [metrics] = await queues.list_message_metrics(connection, queue)
             return metrics
 
     async def metrics_all(self) -> builtins.list[MessageMetrics]:
         """Return the metrics of all queues."""
-        async with self._connections.connection() as connection:
-            return await queues.list_message_metrics(connection)
+        lists = await self._connections.run_on_all(queues.list_message_metrics)
+        return [metrics for each in lists for metrics in each]
 
     async def peek(
         self, queue: str, *, qty: int = 10, place: MessagePlace = "queue", after: int | None = None
@@ -258,7 +259,7 @@ class Queues:
         arguments.check_queue_name(queue)
         arguments.check_count(qty, "qty")
         arguments.check_message_place(place)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             return await queues.peek_messages(connection, queue, qty, place, after)
 
     async def requeue(
@@ -278,31 +279,31 @@ class Queues:
         if place not in {"dead", "archive"}:
             raise InvalidError(f"place must be 'dead' or 'archive', got {place!r}.", field="place")
         chosen = None if ids is None else [arguments.check_message_id(each) for each in ids]
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             return await queues.requeue_messages(connection, queue, place, chosen, limit)
 
     async def policy(self, queue: str) -> MessagePolicy:
         """Return the policy of a queue."""
         arguments.check_queue_name(queue)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             return await queues.get_message_policy(connection, queue)
 
     async def put_policy(self, queue: str, **changes: Unpack[MessagePolicyChanges]) -> MessagePolicy:
         """Change fields of a queue's policy. A missing dead-letter queue is created."""
         check_option_names(changes, MessagePolicyChanges.__annotations__, "queues.put_policy")
         arguments.check_queue_name(queue)
-        arguments.check_policy_changes(queue, changes)
-        async with self._connections.transaction() as connection:
+        parsed = arguments.parse_policy_changes(queue, changes)
+        async with (await self._connections.for_message_queue(queue)).transaction() as connection:
             current = await queues.get_message_policy(connection, queue)
             return await queues.put_message_policy(
-                connection, queue, msgspec.structs.replace(current, **changes)
+                connection, queue, msgspec.structs.replace(current, **parsed)
             )
 
-    async def _execute_statement(self, statement: JsonStatement[T], on: object = None) -> T:
+    async def _execute_statement(self, queue: str, statement: JsonStatement[T], on: object = None) -> T:
         """Run a statement on the caller's connection, or on a connection of the pool."""
         if on is not None:
             return await caller_connection.run_statement_async(on, statement)
-        async with self._connections.connection() as connection:
+        async with (await self._connections.for_message_queue(queue)).connection() as connection:
             return await queues.run_json_statement(connection, statement)
 
     async def _convert_bodies(

@@ -1,0 +1,5 @@
+create table if not exists members (
+  id bigint generated always as identity primary key,
+  email text not null unique,
+  welcomed_at timestamptz
+);
