@@ -90,6 +90,19 @@ class Product:
             await response.aclose()
         return response
 
+    async def list_page_paths(self) -> list[str]:
+        """Return the paths of the HTML pages for users, from the OpenAPI document: systems and front door."""
+        document = (await self.http.get("/api/openapi.json")).json()
+        return [
+            path
+            for path, operations in document["paths"].items()
+            if any(
+                media_type.startswith("text/html")
+                for response in operations.get("get", {}).get("responses", {}).values()
+                for media_type in response.get("content", {})
+            )
+        ]
+
     async def connect(self, **options: Any) -> Connection:
         connection: Connection = await asyncpg.connect(self.url.reveal(), **options)
         return connection

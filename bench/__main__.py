@@ -20,8 +20,10 @@ from campaign.servers import FaultServer
 BENCH_DIR = Path(__file__).parent
 PART_COMMANDS = {
     "engine": ["-m", "bench.engine"],
+    "costs": ["-m", "bench.costs"],
     "worker": [str(BENCH_DIR / "worker.py")],
     "wakeups": ["-m", "bench.wakeups"],
+    "fleet": ["-m", "bench.fleet"],
     "queues": ["-m", "bench.queues"],
     "api": ["-m", "bench.api"],
     "systems": [str(BENCH_DIR / "systems.py")],
@@ -29,12 +31,13 @@ PART_COMMANDS = {
     "media": ["-m", "bench.media"],
     "clips": ["-m", "bench.clips"],
     "files": [str(BENCH_DIR / "files.py")],
-    "dashboard": [str(BENCH_DIR / "dashboard.py")],
+    "dashboard": ["-m", "bench.dashboard"],
 }
 PARTS_WITH_OWN_SERVER = {"files", "dashboard"}
+PARTS_WITH_TIME_BUDGET = {"bookmarks", "media", "clips"}
 
 
-async def run_parts(parts: list[str], folder: Path) -> bool:
+async def run_parts(parts: list[str], folder: Path, minutes: float) -> bool:
     """Run the parts one after the other. Return True if one of them failed."""
     server = FaultServer(folder, SERVER_OPTIONS)
     server.start()
@@ -46,6 +49,8 @@ async def run_parts(parts: list[str], folder: Path) -> bool:
             command = [sys.executable, *PART_COMMANDS[part]]
             if part not in PARTS_WITH_OWN_SERVER:
                 command.append(server.url.reveal())
+            if part in PARTS_WITH_TIME_BUDGET:
+                command += ["--minutes", str(minutes)]
             failed |= subprocess.run(command, check=False).returncode != 0  # noqa: ASYNC221
     finally:
         server.destroy()
@@ -57,10 +62,16 @@ def main() -> int:
     parser.add_argument(
         "parts", nargs="*", help=f"Run these parts: {', '.join(PART_COMMANDS)}. Default: all."
     )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=5.0,
+        help=f"Time for each of {', '.join(sorted(PARTS_WITH_TIME_BUDGET))}. Default: 5.",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path("/var/tmp" if os.access("/var/tmp", os.W_OK) else ".") / f"holdfast-bench-{os.getpid()}"
-    return int(asyncio.run(run_parts(options.parts or list(PART_COMMANDS), folder)))
+    return int(asyncio.run(run_parts(options.parts or list(PART_COMMANDS), folder, options.minutes)))
 
 
 if __name__ == "__main__":

@@ -24,16 +24,21 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import asyncpg
-import jwt
 
+from bench.api_throughput import compare_submits
+from bench.http_clients import (
+    JWT_ISSUER,
+    JWT_SECRET,
+    SERVICE_KEY,
+    HttpConnection,
+    create_user_token,
+    read_cpu_seconds,
+)
 from holdfast.engine import install, scratch
 from holdfast.settings import Secret, Settings, load_settings
 
-JWT_SECRET = "a secret for the bench that is long enough for the algorithm"
-JWT_ISSUER = "https://bench.test"
 APP_FILE = Path(__file__).parent / "api_app.py"
 INSERT_HISTORY_ROWS = """
 insert into holdfast.history (id, policy_id, due_at, started_at, finished_at, keep_until, attempt, failures,
@@ -45,73 +50,10 @@ from generate_series(1, $1::int) as n
 """
 
 
-def create_user_token(user: str) -> str:
-    now = int(time.time())
-    return jwt.encode(
-        {"sub": user, "iss": JWT_ISSUER, "aud": "authenticated", "exp": now + 36_000}, JWT_SECRET, "HS256"
-    )
-
-
 def percentile_ms(values: list[float], share: float) -> float:
     """Return a percentile in milliseconds, from values in seconds. `share` is such as 0.95."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
-
-
-class HttpConnection:
-    """A minimal HTTP client connection that uses little CPU time."""
-
-    def __init__(self, base: str) -> None:
-        self._host, self._port = urlsplit(base).hostname, urlsplit(base).port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def request(self, method: str, path: str, token: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Send a request with a bearer token. Return the status and the body of the response."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
-        reader, writer = self._streams
-        writer.write(
-            f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(
-            (
-                int(line.split(b":")[1])
-                for line in head.split(b"\r\n")
-                if line.lower().startswith(b"content-length")
-            ),
-            0,
-        )
-        return int(head[9:12]), await reader.readexactly(length)
-
-    async def read_events(self, path: str, token: str) -> AsyncGenerator[tuple[str, int | None, float]]:
-        """Yield the type, the sequence number and the time of arrival of each event of a stream."""
-        reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 20)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        if head[9:12] != b"200":
-            raise RuntimeError(head.decode())
-        event, number = "", None
-        try:
-            while line := await reader.readline():
-                text = line.decode().strip()
-                if text.startswith("event: "):
-                    event = text[7:]
-                elif text.startswith("id: "):
-                    number = int(text[4:])
-                elif text.startswith("data: "):
-                    yield event, number, time.time()
-                    event, number = "", None
-        finally:
-            writer.close()
-
-
-def read_cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure_submits(base: str, pid: int, rate: int, seconds: int) -> None:
@@ -277,6 +219,7 @@ async def serve_api(url: Secret) -> AsyncGenerator[tuple[str, int]]:
     environ = {
         **os.environ,
         "HOLDFAST_DATABASE_URL": url.reveal(),
+        "HOLDFAST_SERVICE_KEY": SERVICE_KEY,
         "HOLDFAST_JWT_SECRET": JWT_SECRET,
         "HOLDFAST_JWT_ISSUER": JWT_ISSUER,
         "HOLDFAST_USER_JOBS": "1000000",
@@ -332,6 +275,7 @@ async def main() -> None:
         async with serve_api(url) as (base, pid):
             if "submit" in options.only:
                 await measure_submits(base, pid, options.rate, options.seconds)
+                await compare_submits(url, base, pid)
             if "streams" in options.only:
                 await measure_streams(base, conn, options.streams, max(1, options.streams // 20))
             if "read" in options.only:

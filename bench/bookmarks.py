@@ -1,6 +1,7 @@
 """Benchmark of bookmarks on local pages: time of an addition, CPU time of a bookmark, memory of the worker.
 
     python -m bench.bookmarks postgresql://postgres@127.0.0.1:5432/postgres [--pages 500] [--rounds 40]
+        [--minutes 5]
 
 The role must be able to create databases; the benchmark creates one and drops it. API and worker are
 processes of their own, started by the commands of the documentation.
@@ -14,21 +15,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import io
 import os
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
+from bench.page_server import make_image, run_page_server
 from bench.system_processes import (
     SystemBenchmark,
+    TimeBudget,
+    add_budget_option,
     choose_port,
     create_bench_database,
     create_user_headers,
+    print_rows_at_once,
     read_cpu_seconds,
     read_pss_megabytes,
 )
@@ -40,45 +41,6 @@ ADDS_PER_SECOND = 50
 ADD_SECONDS = 20
 MAX_ADD_P95_MS = 100
 MAX_CPU_RATIO = 1.3
-PARAGRAPH = "The ships lie in the harbour and wait for the wind. " * 12
-PAGE = f"""<!doctype html><html><head><title>Page %s</title><meta name="description" content="A page">
-<meta property="og:image" content="/og.png"><link rel="icon" href="/icon.png" sizes="64x64">
-<style>body {{ font: 18px serif; max-width: 50em }}</style></head>
-<body><article><h1>Page %s</h1>{f"<p>{PARAGRAPH}</p>" * 12}<img src="/og.png"></article></body></html>"""
-
-
-def make_image(width: int, height: int) -> bytes:
-    from PIL import Image, ImageDraw, ImageFont  # noqa: PLC0415
-
-    image = Image.new("RGB", (width, height), (20, 60, 200))
-    for row in range(1, 4):
-        text, font = f"HARBOUR {row}", ImageFont.load_default(height // 8)
-        ImageDraw.Draw(image).text((width // 10, row * height // 5), text, fill="white", font=font)
-    output = io.BytesIO()
-    image.save(output, "PNG")
-    return output.getvalue()
-
-
-@asynccontextmanager
-async def serve_pages() -> AsyncIterator[str]:
-    """Serve pages with an image and an icon on loopback, and yield the address."""
-    images = {"/og.png": make_image(1200, 630), "/icon.png": make_image(64, 64)}
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
-            body = images.get(path) or (PAGE % (path, path)).encode()
-            kind = "image/png" if path in images else "text/html; charset=utf-8"
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-            writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 class BookmarkBenchmark(SystemBenchmark):
@@ -94,8 +56,11 @@ class BookmarkBenchmark(SystemBenchmark):
         for number in range(count):
             await self.add(headers, f"{name}-{number}")
 
-    async def wait_until_complete(self, count: int, on_progress: Any = None) -> None:
-        """Wait until this many bookmarks are complete. Call `on_progress` with their number while waiting."""
+    async def wait_until_complete(self, count: int, deadline: float, on_progress: Any = None) -> int:
+        """Wait until this many bookmarks are complete or the time is over. Return how many are.
+
+        Call `on_progress` with their number while waiting.
+        """
         while True:
             failed = await self.fetch_value(
                 "select count(*) from bookmarks where status in ('failed', 'retrying')"
@@ -103,10 +68,10 @@ class BookmarkBenchmark(SystemBenchmark):
             done = await self.fetch_value("select count(*) from bookmarks where status = 'complete'")
             if on_progress:
                 on_progress(done)
-            if done + failed >= count:
+            if done + failed >= count or time.monotonic() > deadline:
                 if failed:
                     print(f"{failed} bookmarks failed or are retried")
-                return
+                return int(done)
             await asyncio.sleep(0.5)
 
     async def clear(self) -> None:
@@ -161,12 +126,17 @@ async def measure_bare_cpu(site: str, rounds: int) -> tuple[float, float]:
     return (between - before) / rounds, (after - between) / rounds
 
 
-async def measure_cpu(bench: BookmarkBenchmark, worker: int, rounds: int) -> None:
+async def measure_cpu(bench: BookmarkBenchmark, worker: int, rounds: int, deadline: float) -> None:
     await bench.add_many(4, "first")
-    await bench.wait_until_complete(4)
+    first = await bench.wait_until_complete(4, deadline)
     before = read_cpu_seconds(worker)
     await bench.add_many(rounds, "cpu")
-    await bench.wait_until_complete(4 + rounds)
+    # Half of the time is for the capture and the OCR alone.
+    half = time.monotonic() + (deadline - time.monotonic()) / 2
+    rounds = await bench.wait_until_complete(first + rounds, half) - first
+    if rounds <= 0:
+        print("CPU of a bookmark   no bookmark was complete in time")
+        return
     bookmark = (read_cpu_seconds(worker) - before) / rounds
     capture, ocr = await measure_bare_cpu(bench.site, rounds)
     print(
@@ -176,7 +146,7 @@ async def measure_cpu(bench: BookmarkBenchmark, worker: int, rounds: int) -> Non
     await bench.clear()
 
 
-async def measure_memory(bench: BookmarkBenchmark, worker: int, pages: int) -> None:
+async def measure_memory(bench: BookmarkBenchmark, worker: int, pages: int, deadline: float) -> None:
     await bench.add_many(pages, "memory")
     samples: list[tuple[int, float]] = []
 
@@ -184,7 +154,7 @@ async def measure_memory(bench: BookmarkBenchmark, worker: int, pages: int) -> N
         if not samples or done >= samples[-1][0] + max(1, pages // 100):
             samples.append((done, read_pss_megabytes(worker)))
 
-    await bench.wait_until_complete(pages, sample)
+    pages = await bench.wait_until_complete(pages, deadline, sample)
     early = [size for done, size in samples if pages * 0.1 <= done < pages * 0.3]
     late = [size for done, size in samples if done >= pages * 0.8]
     if early and late:
@@ -199,21 +169,22 @@ async def measure_memory(bench: BookmarkBenchmark, worker: int, pages: int) -> N
         )
 
 
-async def run_benchmark(server_url: str, pages: int, rounds: int) -> None:
-    async with create_bench_database(server_url) as (url, folder), serve_pages() as site:
-        await measure_all(BookmarkBenchmark(url, site, folder), pages, rounds)
+async def run_benchmark(server_url: str, pages: int, rounds: int, minutes: float) -> None:
+    budget = TimeBudget(minutes)
+    async with create_bench_database(server_url) as (url, folder), run_page_server() as site:
+        await measure_all(BookmarkBenchmark(url, site, folder), pages, rounds, budget)
 
 
-async def measure_all(bench: BookmarkBenchmark, pages: int, rounds: int) -> None:
+async def measure_all(bench: BookmarkBenchmark, pages: int, rounds: int, budget: TimeBudget) -> None:
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     port = choose_port()
     async with bench.run("api", "--system", "bookmarks", "--port", str(port)):
         await bench.wait_for_api(f"http://127.0.0.1:{port}")
         async with bench.run("worker", "holdfast.systems.bookmarks") as worker:
-            await measure_cpu(bench, worker, rounds)
+            await measure_cpu(bench, worker, rounds, budget.take_share(0.35))
             await measure_adds(bench)
         async with bench.run("worker", "holdfast.systems.bookmarks") as worker:
-            await measure_memory(bench, worker, pages)
+            await measure_memory(bench, worker, pages, budget.take_share(1.0))
     await bench.http.aclose()
     print(f"load average {os.getloadavg()[0]:.1f}")
 
@@ -225,9 +196,11 @@ def main() -> None:
     parser.add_argument("url", help="URL of a PostgreSQL server")
     parser.add_argument("--pages", type=int, default=500, help="pages for the memory (500)")
     parser.add_argument("--rounds", type=int, default=40, help="pages for the CPU time (40)")
+    add_budget_option(parser)
     options = parser.parse_args()
+    print_rows_at_once()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes and drops the database
-    asyncio.run(run_benchmark(options.url, options.pages, options.rounds))
+    asyncio.run(run_benchmark(options.url, options.pages, options.rounds, options.minutes))
 
 
 if __name__ == "__main__":

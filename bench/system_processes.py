@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import io
 import os
 import re
 import socket
@@ -59,6 +61,30 @@ def read_pss_megabytes(root: int) -> float:
             match = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
             kilobytes += int(match[1]) if match else 0
     return kilobytes / 1024
+
+
+class TimeBudget:
+    """The time that a benchmark may take. A phase measures what it reaches until its share has passed."""
+
+    def __init__(self, minutes: float) -> None:
+        self._end = time.monotonic() + 60 * minutes
+
+    def take_share(self, part: float) -> float:
+        """Return the monotonic time at which a phase with this part of the remaining time ends."""
+        now = time.monotonic()
+        return now + max(5.0, (self._end - now) * part)
+
+
+def print_rows_at_once() -> None:
+    """Write each line when it is printed, also into a pipe or a file."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def add_budget_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="time for all phases; slow ones measure less (5)"
+    )
 
 
 class SystemBenchmark:

@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from campaign import checker
-from campaign.environment import UnsupportedMachineError, open_environment
+from campaign.environment import open_environment
+from campaign.processes import UnsupportedMachineError
 from campaign.runs import (
     FaultRun,
+    clips,
     failover,
     guarantees,
     machine_faults,
     media,
+    patroni,
     recovery,
     server_faults,
+    shards,
     worker_faults,
     workloads,
 )
@@ -35,8 +39,11 @@ ALL_RUNS = (
     *guarantees.FAULT_RUNS,
     *machine_faults.FAULT_RUNS,
     *failover.FAULT_RUNS,
+    *patroni.FAULT_RUNS,
+    *shards.FAULT_RUNS,
     *recovery.FAULT_RUNS,
     *media.FAULT_RUNS,
+    *clips.FAULT_RUNS,
 )
 RUNS_BY_NAME: dict[str, FaultRun] = {run.name: run for run in ALL_RUNS}
 

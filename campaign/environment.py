@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-
+from campaign.patroni import PatroniCluster
+from campaign.processes import UnsupportedMachineError, is_gone, list_descendants
 from campaign.records import Recorder, get_process_key
 from campaign.servers import FaultServer
 from holdfast import Client
 from holdfast import settings as settings_module
 from holdfast.definitions.tasks import Call
-from holdfast.engine import install, scratch
+from holdfast.engine import hosts, install, scratch
 from holdfast.engine.connection import Connection, open_connection
 from holdfast.settings import Secret, Settings
 
@@ -43,10 +43,6 @@ COUNT_UNFINISHED = """select (select count(*) from holdfast.tasks where status <
   + (select count(*) from holdfast.jobs where finished_at is null)"""
 
 
-class UnsupportedMachineError(Exception):
-    """The machine lacks something that a run needs, such as free memory."""
-
-
 @dataclass
 class FaultEnvironment:
     """The server, the workers and the records of one run."""
@@ -61,6 +57,7 @@ class FaultEnvironment:
     client: Client
     live_workers: dict[int, int] = field(default_factory=dict[int, int])  # process key by pid
     may_lose_acknowledged: bool = False  # after a failover to an asynchronous standby
+    cluster: PatroniCluster | None = None  # instead of `server`, in runs with several nodes
     worker_url: Secret | None = None  # the URL that workers use, if it differs from `url`
     checker_inputs: dict[str, Any] = field(default_factory=dict[str, Any])  # extra fields of RunHistory
     workers_killed: int = 0
@@ -171,7 +168,7 @@ class FaultEnvironment:
         """
         deadline = time.monotonic() + MAX_CHILD_DEATH_WAIT_S
         while len(members) > max_survivors and time.monotonic() < deadline:
-            for member in [each for each in members if _is_gone(each)]:
+            for member in [each for each in members if is_gone(each)]:
                 self.recorder.write_line("killed", note=str(members.pop(member)))
             time.sleep(0.0005)
 
@@ -200,7 +197,7 @@ class FaultEnvironment:
         """Count tasks and jobs that have not ended. Keeps its connection, because runs poll this often."""
         try:
             if self._status_connection is None:
-                self._status_connection = await asyncpg.connect(self.url.reveal(), timeout=10)
+                self._status_connection = await hosts.connect_to_primary(self.url.reveal(), timeout=10)
             return int(
                 await self._status_connection.fetchval(COUNT_UNFINISHED, list(ENDED_STATUSES), timeout=20)
             )
@@ -227,7 +224,7 @@ class FaultEnvironment:
     async def keep_workers_running(self, workers: int, *options: str) -> None:
         """Start workers until `workers` are alive, as a supervisor does."""
         self.live_workers = {
-            pid: process_key for pid, process_key in self.live_workers.items() if not _is_gone(pid)
+            pid: process_key for pid, process_key in self.live_workers.items() if not is_gone(pid)
         }
         while len(self.live_workers) < workers:
             await self.start_worker(*options)
@@ -249,31 +246,11 @@ class FaultEnvironment:
     async def wait_for_exit(self, pid: int, seconds: float = 40.0) -> None:
         """Wait for a worker to exit after SIGTERM. Kill it if it takes longer than `seconds`."""
         deadline = time.monotonic() + seconds
-        while not _is_gone(pid) and time.monotonic() < deadline:
+        while not is_gone(pid) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        if not _is_gone(pid):
+        if not is_gone(pid):
             self.kill_worker(pid)
         self.live_workers.pop(pid, None)
-
-
-def _is_gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
-
-
-def list_descendants(pid: int) -> list[int]:
-    pids = [pid]
-    for each in pids:
-        with contextlib.suppress(OSError):
-            for place in Path(f"/proc/{each}/task").glob("*/children"):
-                pids += [int(child) for child in place.read_text().split()]
-    return pids[1:]
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def build_worker_environment(folder: Path) -> dict[str, str]:
@@ -342,7 +319,7 @@ async def _start_environment(
         settings = settings_module.load_settings({"home": str(folder / "server")})
         # TLS negotiation is a large part of the cost of starting a worker.
         url = Secret(scratch.build_database_url(server.url, DATABASE_NAME).reveal() + "?sslmode=disable")
-        await _create_database(server, url, settings)
+        await create_database(server.url, url, settings)
         forkers[""] = await _start_forker(folder)
         client = Client(url.reveal(), settings=settings)
         recorder, chance = Recorder(folder / "records"), random.Random(seed)
@@ -353,8 +330,12 @@ async def _start_environment(
             for pid in list(env.live_workers):
                 env.kill_worker(pid)
             env.close_status_connection()
-            await env.client.close()
-            env.server.destroy()
+            try:
+                await env.client.close()
+            finally:  # closing fails if the run was interrupted while its server was frozen
+                env.server.destroy()
+                if env.cluster is not None:
+                    env.cluster.destroy()
     finally:
         for forker in forkers.values():
             with contextlib.suppress(ProcessLookupError):
@@ -373,11 +354,12 @@ def _find_memory_folder() -> Path | None:
     return memory if memory.is_dir() and shutil.disk_usage(memory).free > MIN_FREE_MEMORY_BYTES else None
 
 
-async def _create_database(server: FaultServer, url: Secret, settings: Settings) -> None:
-    connection = await asyncpg.connect(server.url.reveal())
+async def create_database(server_url: Secret, url: Secret, settings: Settings) -> None:
+    """Create the database of a run on a server, with the schema and the ledger."""
+    connection = await hosts.connect_to_primary(server_url.reveal())
     await connection.execute(f"create database {DATABASE_NAME}")
     await connection.close()
     await install.migrate_database(url, settings)
-    connection = await asyncpg.connect(url.reveal())
+    connection = await hosts.connect_to_primary(url.reveal())
     await connection.execute(LEDGER_SQL)
     await connection.close()

@@ -84,6 +84,24 @@ class FaultServer:
         if process.returncode:
             raise RuntimeError(process.stderr.decode())
 
+    def create_archive_folder(self, folder: Path) -> None:
+        """Create a folder that the server may write, for its WAL."""
+        folder.mkdir(mode=0o755)
+        self._account.take_ownership(folder)
+
+    def recover_to(self, target_time: str, archive: Path) -> None:
+        """Make this copy of a primary replay archived WAL up to a time, and then accept writes.
+
+        The server must be stopped. It does not archive, so that two histories never share an archive.
+        """
+        options = {
+            "restore_command": f"cp {archive}/%f %p", "recovery_target_time": target_time,
+            "recovery_target_action": "promote", "archive_mode": "off",
+        }  # fmt: skip
+        self._cluster.configure({**DEFAULT_SERVER_OPTIONS, **options})
+        data = self.home.data_folder
+        (data / "standby.signal").rename(data / "recovery.signal")
+
     async def connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(self.url.reveal(), timeout=10)
 
@@ -126,6 +144,11 @@ class FaultServer:
     def has_exited(self) -> bool:
         """Whether the server has exited, for example after a panic."""
         return self._process is None or self._process.poll() is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the server, or None while it is stopped."""
+        return None if self._process is None else self._process.pid
 
     def crash(self) -> None:
         """Stop every process of the server at once, as a power failure does."""

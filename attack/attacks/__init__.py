@@ -27,7 +27,6 @@ ATTACKS_BY_NAME: dict[str, Attack] = {
     for attack in (
         catalogue.ATTACK,
         tokens.ATTACK,
-        dashboard.ATTACK,
         secret_texts.ATTACK,
         streams.ATTACK,
         *sql_functions.ATTACKS,
@@ -36,6 +35,7 @@ ATTACKS_BY_NAME: dict[str, Attack] = {
         signed_links.ATTACK,
         route_access.ATTACK,
         hostile_text.ATTACK,
+        dashboard.ATTACK,  # as all roles, with the hostile texts on its pages
         slow_clients.ATTACK,
         generated_requests.ATTACK,
     )

@@ -175,10 +175,10 @@ async def walk_forms(product: Product, log: AttackLog) -> None:
             log.check(attacked, f"the form {action} is not in the registry", f"walk to {action}", "walk")
             log.check('name="token"' in content, f"the form {action} has no token", f"walk to {action}")
     log.check(len(forms) > 3, "the walk found no forms", "--only dashboard")
-    for system in product.systems:
-        page = (await product.http.get(f"/{system}")).text
+    for path in await product.list_page_paths():
+        page = (await product.http.get(path)).text
         posts = [attributes for attributes, _ in FORM_PATTERN.findall(page) if 'method="post"' in attributes]
-        log.check(not posts, f"the page /{system} has a form that a cookie could authorize: {posts}")
+        log.check(not posts, f"the page {path} has a form that a cookie could authorize: {posts}")
     await client.aclose()
 
 

@@ -16,72 +16,79 @@ LOWER_IS_BETTER_SUFFIXES = ("ms", "/min", "/job", " MB", "/100,000 jobs")
 GROWTH_TITLE = "Cost as work grows"
 PAGE_INTRODUCTION = """# Benchmarks against other queues
 
-Written by `make bench-peers`; the figures of a table are of one run on one server, so compare within a table
-only.
+`make bench-peers` writes this page. It measures jobs that do nothing. Unless a column says
+otherwise, numbers are jobs per second. The numbers of a table come from one run on one server, so
+compare numbers of the same table only. On two cores, rates vary by some tens of percent from
+minute to minute: small differences mean nothing.
 
-No-op jobs; jobs a second unless a column says otherwise; `-` is not measured, the reason is below the table.
-Rates on two cores vary by some tenths from minute to minute: small differences mean nothing. In the last line
-of a table more than 1 is better than every other job queue, whichever way the column counts; pgmq is none
-(see below).
+`-` means not measured; the reason is below the table. The last line of a table compares Holdfast
+with the best other job queue: more than 1 means that Holdfast is better, also in columns where
+lower values are better. pgmq is left out of this comparison, because it has no retries,
+heartbeats or tasks (see below).
 
-![Jobs a second, drained by one and by two processes](benchmarks.svg)
+![Jobs per second, drained by one and by two processes](benchmarks.svg)
 """
 # Title and text of each part.
 PART_TEXTS = {
     "turns": (
         "Enqueue and drain, by turns",
-        f"""Everybody once, then everybody again: medians of {ROUNDS_BY_PART["turns"]} rounds, with the
-slowest and the fastest. A drain is timed from the first job that is gone to the moment when nothing
-is unfinished.""",
+        f"""All systems run one after the other, {ROUNDS_BY_PART["turns"]} times. The table shows medians,
+with the slowest and the fastest round. A drain is timed from the first finished job to the moment
+when no job is unfinished.""",
     ),
     "basic": (
         "Enqueue, drain, idle, wake up",
-        f"""A drain is timed from the first job that is gone to the moment the store has nothing unfinished;
-process starts do not count. WAL, transactions and dead rows (updated or deleted, in all tables) are counted
-from enqueueing in bulk to the end. Idle is one worker with nothing to do, watched for {IDLE_SECONDS:.0f} s
-after {IDLE_WARM_UP_SECONDS:.0f} s. Wake-ups are timed from before the enqueue to the handler, one each 25 ms;
-the first five do not count.""",
+        f"""A drain is timed from the first finished job to the moment when no job is unfinished; the start of
+processes does not count. WAL, transactions and dead rows (updated or deleted, in all tables) are
+counted from the bulk enqueue to the end. Idle is one worker without work, observed for
+{IDLE_SECONDS:.0f} s after a warm-up of {IDLE_WARM_UP_SECONDS:.0f} s. A wake-up is the time from
+before the enqueue to the start of the handler, with one job every 25 ms; the first five do not
+count.""",
     ),
     "pinned": (
         "An old snapshot",
-        """Another connection holds a repeatable-read snapshot from before the jobs were enqueued, so no row
-that dies can be cleaned away. The usual drain is that of the same run, without the snapshot.""",
+        """Another connection holds a repeatable-read snapshot from before the jobs were enqueued, so
+PostgreSQL cannot remove dead rows. The usual drain is of the same run, without the snapshot.""",
     ),
     "backlog": (
         "A long queue",
-        """One process, timed from its first job for some seconds; then we count how many are gone.""",
+        """One process works on a long queue for some seconds, timed from its first job. Then we count the
+finished jobs.""",
     ),
     "growth": (
         GROWTH_TITLE,
-        """Jobs a second of one process with so many waiting, timed from its first job to the last or for some
-seconds; the last column is that of the long queue.
+        """Jobs per second of one process, by the number of waiting jobs, timed from its first job to the
+last or for some seconds. The last column is the one of the long queue.
 
-![Jobs a second with a thousand to a million waiting](benchmarks-growth.svg)""",
+![Jobs per second with a thousand to a million waiting](benchmarks-growth.svg)""",
     ),
     "history": (
         "A long history",
-        """The same with so many finished jobs in the tables, for those that keep them; with pgqueuer so many
-rows of its log, three a job.""",
+        """The same drain with ten million finished jobs in the tables, for systems that keep them. For
+pgqueuer these are rows of its log, three for each job.""",
     ),
     "running": (
         "Many running",
-        """One worker holds so many jobs that do not end, and renews what it has to; another process drains
-the usual number beside it.""",
+        """One worker holds 10,000 jobs that do not end, and renews their leases where the system has leases.
+Another process drains the usual number of jobs.""",
     ),
     "memory": (
         "Memory of a worker",
-        """Resident size of one worker with all processes it started: before its first job, after its usual
-drain, and how it grew with 20,000 to 100,000 more. What forks share counts once, files they map for each.""",
+        """Resident memory of one worker with all its processes: before its first job, after its usual drain,
+and its growth over 20,000 to 100,000 more jobs. Memory that forked processes share counts once;
+mapped files count for each process.""",
     ),
 }
 PAGE_CONDITIONS = """
 ## What was run
 
-Each peer has a database of its own on the same server, `fsync` and `synchronous_commit` on, and is driven by
-an adapter of ours (`bench/peers/adapters`) through its public API with one setting each, as its documentation
-recommends or as was found to be fast; nobody was tuned in a sweep, batch sizes differ, and that is part of
-the ranking. What would take longer than a quarter of a minute to enqueue, and all history, is one row that
-its API made, multiplied in its own tables (`bench/peers/rows.py`), then vacuumed and analysed.
+Each system has its own database on the same server, with `fsync` and `synchronous_commit` on. Our
+adapters (`bench/peers/adapters`) call its public API, with one configuration for each system: the
+one that its documentation recommends, or one that we found to be fast. We did not search for the
+best configuration, and batch sizes differ; both influence the ranking. If enqueueing would take
+longer than 15 seconds, and for all finished jobs, the API creates one row, which is then copied
+in the tables of that system (`bench/peers/rows.py`). The tables are vacuumed and analysed
+afterwards.
 
 {notes}
 """

@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from campaign.environment import FaultEnvironment, list_descendants
+from campaign.environment import FaultEnvironment
+from campaign.processes import list_descendants
 from campaign.runs import FaultDose, FaultRun
 from holdfast import Client
 from holdfast.devtools.demo_media import make_film, send_film
@@ -32,7 +33,8 @@ WORKERS = 2
 PAGE_EVERY = 8  # a page costs yt-dlp five seconds of processor time
 TRANSCRIPT_EVERY = 3
 VICTIM_TIMEOUT_S = 20.0
-END_TIMEOUT_S = 400.0
+MIN_END_TIMEOUT_S = 400.0
+END_TIMEOUT_PER_SHARE_S = 15.0  # two cores, and what was killed begins again
 MIN_COMPLETED_SHARE = 0.99
 # What a victim's command line contains, and the phase in which it is found.
 VICTIMS = {
@@ -87,7 +89,7 @@ async def kill_media_processes(env: FaultEnvironment, dose: FaultDose) -> dict[s
         await _share_links(env, address, dose.tasks)
         await env.keep_workers_running(WORKERS)
         killed = await _inject_faults(env, dose.faults)
-        await _wait_until_finished(env)
+        await _wait_until_finished(env, max(MIN_END_TIMEOUT_S, END_TIMEOUT_PER_SHARE_S * dose.tasks))
         return {"killed": dict(killed), **await _check_remains(env, scratch, len(film))}
 
 
@@ -156,18 +158,18 @@ async def _count_shares(env: FaultEnvironment, phase: str) -> int:
         return int(await connection.fetchval(query))
 
 
-async def _wait_until_finished(env: FaultEnvironment) -> None:
+async def _wait_until_finished(env: FaultEnvironment, timeout_s: float) -> None:
     unfinished = (
         "select count(*) from shares where download_status in ('pending', 'processing', 'retry')"
         " or processing_status in ('waiting', 'processing') or transcript_status in ('waiting', 'processing')"
     )
-    deadline = time.monotonic() + END_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         async with env.open_connection() as connection:
             count = await connection.fetchval(unfinished)
         if not count:
             return
-        assert time.monotonic() < deadline, f"{count} shares did not end in {END_TIMEOUT_S} s"
+        assert time.monotonic() < deadline, f"{count} shares did not end in {timeout_s:.0f} s"
         await env.keep_workers_running(WORKERS)
         await asyncio.sleep(0.2)
 
