@@ -1,6 +1,6 @@
 # The commands of a developer. CI runs scripts/ci.sh, which calls `check`, `test`, `test-15`, `campaign-ci` and `attack-ci`.
 .DEFAULT_GOAL := help
-.PHONY: screenshots help demo dev test test-15 test-pythons test-long fast campaign campaign-short campaign-ci campaign-files attack attack-ci fuzz mutants bench bench-peers check format reference lock clean setup-run setup-dev
+.PHONY: package docs docs-serve screenshots help demo dev test test-15 test-pythons test-long fast campaign campaign-short campaign-ci campaign-files attack attack-ci fuzz mutants bench bench-peers check format reference lock clean setup-run setup-dev setup-docs
 
 VENV := .venv/bin
 
@@ -48,11 +48,14 @@ attack-ci: setup-dev  ## run the short dose of the attacks
 fuzz: setup-dev  ## send generated requests to every route of the API, an hour; EXAMPLES=n per route (default: 1100)
 	@HOLDFAST_FUZZ_EXAMPLES=$(or $(EXAMPLES),1100) $(VENV)/pytest -n 2 -q -rA tests/api/test_fuzz.py
 
-bench: setup-dev  ## compare with the bare SQL statements, most of an hour; PARTS="engine worker queues api systems bookmarks media clips files dashboard" selects
+bench: setup-dev  ## compare with the bare SQL statements, most of an hour; PARTS="engine costs worker fleet queues api systems bookmarks media clips files dashboard" selects
 	@$(VENV)/python -m bench $(PARTS)
 
 bench-peers: setup-dev  ## compare with other queues, about forty minutes; writes docs/explain/benchmarks.md; PARTS=basic,memory and PEERS="pgmq awa" select
 	@$(VENV)/python -m bench.peers --write $(if $(PARTS),--parts "$(PARTS)") $(PEERS)
+
+package: setup-dev  ## build the wheel and the sdist; check metadata, every extra from the wheel, and the first command of each
+	@$(VENV)/pytest -n $(TEST_PROCESSES) --dist worksteal tests/packaging tests/docs/test_quickstart.py tests/cli/test_templates.py
 
 mutants: setup-dev  ## plant known mistakes in copies of the sources; a test must catch each
 	@$(VENV)/python -m campaign.mutants
@@ -63,16 +66,39 @@ check: setup-dev  ## lint, format, types, import contract, house rules, retired 
 format: setup-dev  ## format the code
 	@$(VENV)/ruff check --fix-only -q . ; $(VENV)/ruff format -q .
 
-reference: setup-dev  ## write the reference pages of the docs from the code
-	@$(VENV)/python scripts/reference.py
+reference: setup-dev  ## write the reference pages and the diagrams of the docs
+	@$(VENV)/python scripts/reference.py && $(VENV)/python scripts/diagrams.py
+
+docs: setup-docs  ## build the documentation site into build/site; fails on a broken link
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict -q && echo "build/site/index.html"
+docs-serve: setup-docs  ## show the documentation site while you write; PORT=n (default: 8800)
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs serve -a 127.0.0.1:$(or $(PORT),8800)
 
 lock: setup-dev  ## pin the requirements again
 	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	  -o requirements/uv.txt requirements/uv.in
-	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks --extra clips \
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	  -o requirements/patroni.txt requirements/patroni.in
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra demo --extra bookmarks --extra clips \
 	  -o requirements/run.txt pyproject.toml requirements/build.in
-	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra dev --extra bookmarks --extra clips \
-	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra demo --extra bookmarks --extra clips \
+	  -o requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.in requirements/docs.in
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.txt \
+	  -o requirements/docs.txt requirements/docs.in requirements/build.in
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.txt \
+	  -o requirements/release.txt requirements/release.in
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.txt \
+	  --extra server --extra files --extra documents --extra telemetry --extra fast \
+	  -o requirements/image.txt pyproject.toml
+	$(VENV)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.txt \
+	  --extra server --extra files --extra documents --extra speech --extra media --extra bookmarks --extra clips --extra telemetry --extra fast \
+	  -o requirements/image-systems.txt pyproject.toml
+
+soak: setup-dev  ## run all features together for HOURS (default: 1); fails if memory, bloat or latency grows
+	@$(VENV)/python -m bench.soak --hours $(or $(HOURS),1)
+
+release: setup-dev  ## build and check wheel, sdist, SBOM, docs and checksums in dist/
+	@$(VENV)/python scripts/release.py
 
 screenshots: setup-dev  ## write screenshots of every dashboard page to screenshots/
 	@$(VENV)/python scripts/screenshots.py $(ONLY)
@@ -84,3 +110,5 @@ setup-run:
 	@scripts/setup.sh run
 setup-dev:
 	@scripts/setup.sh dev
+setup-docs:
+	@scripts/setup.sh docs

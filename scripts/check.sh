@@ -22,4 +22,5 @@ try "client.blocking is generated" .venv/bin/python scripts/generate_blocking.py
 try "house rules" .venv/bin/python scripts/house.py
 try "retired words" .venv/bin/python scripts/retired_words.py
 try "reference docs are fresh" .venv/bin/python scripts/reference.py --check
+try "diagrams are fresh" .venv/bin/python scripts/diagrams.py --check
 exit $failed

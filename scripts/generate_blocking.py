@@ -30,7 +30,7 @@ BLOCKING_NAMES = {
     "FileReader": "BlockingFileReader",
 }
 # Their values are asynchronous objects of other libraries: use connections and stores of your own.
-EXCLUDED_METHODS = {"connection", "transaction", "store"}
+EXCLUDED_METHODS = {"connection", "transaction", "store", "shard", "shard_for"}
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ def __init__(self, inner: AsyncClient) -> None:
     self.schedules = BlockingSchedules(inner.schedules, self._thread)
     self.batches = BlockingBatches(inner.batches, self._thread)
     self.limits = BlockingLimits(inner.limits, self._thread)
+    self.alerts = BlockingAlerts(inner.alerts, self._thread)
 
 def __enter__(self) -> BlockingClient:
     return self
@@ -166,6 +167,7 @@ CLASSES_BY_FILE = {
     "handles.py": [JOB_HANDLE],
     "batches.py": [BATCH_HANDLE, build_attribute_class("batches.py", "Batches", "batches")],
     "files.py": [build_attribute_class("files.py", "Files", "files")],
+    "alerts.py": [build_attribute_class("alerts.py", "Alerts", "alerts")],
     "limits.py": [build_attribute_class("limits.py", "Limits", "limits")],
     "schedules.py": [build_attribute_class("schedules.py", "Schedules", "schedules")],
     "queues.py": [build_attribute_class("messages/queues.py", "Queues", "queues")],

@@ -10,6 +10,7 @@ if [ "$(id -u)" = 0 ]; then place=/var/lib/holdfast/pgbouncer; else place=${XDG_
 [ -x "$place/pgbouncer" ] && { echo "$place/pgbouncer"; exit 0; }
 [ "${1:-}" = --find ] && exit 1
 
+exec 9>"/tmp/holdfast-apt-$(id -u).lock" && flock 9  # tests install packages side by side, which apt refuses
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"

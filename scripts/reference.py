@@ -13,6 +13,8 @@ import click
 
 import reference_access
 import reference_http
+import reference_metrics
+import reference_modules
 import reference_python
 import reference_sql
 from holdfast import errors, telemetry
@@ -52,8 +54,15 @@ def _format_default(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, timedelta):
-        return f"`{value.total_seconds():g}s`"
+        return f"`{_format_duration(value.total_seconds())}`"
     return f"`{value}`"
+
+
+def _format_duration(seconds: float) -> str:
+    """Return a duration as settings accept it, in the largest unit that needs no fraction."""
+    units = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+    unit = next((name for name, size in units.items() if seconds >= size and seconds % size == 0), None)
+    return f"{seconds * 1000:g}ms" if unit is None else f"{seconds / units[unit]:g}{unit}"
 
 
 def build_events_page() -> str:
@@ -121,6 +130,14 @@ def build_python_page() -> str:
     return reference_python.build_page().replace("{note}", GENERATED_NOTE, 1)
 
 
+def build_modules_page() -> str:
+    return reference_modules.build_page().replace("{note}", GENERATED_NOTE, 1)
+
+
+def build_metrics_page() -> str:
+    return reference_metrics.build_page().replace("{note}", GENERATED_NOTE, 1)
+
+
 def build_http_page() -> str:
     return reference_http.build_page().replace("{note}", GENERATED_NOTE, 1)
 
@@ -139,6 +156,8 @@ PAGE_BUILDERS = {
     "errors.md": build_errors_page,
     "cli.md": build_cli_page,
     "python.md": build_python_page,
+    "python-modules.md": build_modules_page,
+    "metrics.md": build_metrics_page,
     "http.md": build_http_page,
     "sql-functions.md": build_sql_functions_page,
     "access.md": build_access_page,

@@ -12,8 +12,8 @@ from typing import Any, cast
 import msgspec
 
 import holdfast
-from holdfast import egress, testing
-from holdfast.client import batches, files, limits, schedules
+from holdfast import egress, server, testing
+from holdfast.client import alerts, batches, files, limits, schedules
 from holdfast.client.messages import queues
 
 PAGE_INTRODUCTION = """\
@@ -25,13 +25,15 @@ NAMES_BY_SECTION: dict[str, tuple[str, ...]] = {
     "Defining work": ("task", "Task", "RetryPolicy", "Call", "Graph", "Node", "job", "JobType", "consumer", "Consumer",
                       "schedule", "Schedule", "ScheduledTask", "lifespan", "Lifespan"),
     "In a running task": ("Ctx", "Snooze", "Cancel", "Reject", "RateLimited", "PublicError"),
-    "The client": ("Client", "JobHandle", "client.batches", "BatchHandle", "client.limits", "client.queues", "client.files",
-                   "client.schedules", "BlockingClient", "BlockingJobHandle", "BlockingBatchHandle"),
+    "The client": ("Client", "JobHandle", "client.batches", "BatchHandle", "client.limits", "client.alerts", "client.queues", "client.files",
+                   "client.schedules", "BlockingClient", "BlockingJobHandle", "BlockingBatchHandle", "shard_of"),
     "Workers": ("Worker", "QueueShare"),
-    "Options": ("SubmitOptions", "ChildTaskOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
+    "API and dashboard (`holdfast.server`)": ("create_app", "create_dashboard"),
+    "Options": ("SubmitOptions", "CallOptions", "ChildTaskOptions", "ArtifactOptions", "FileOptions", "LimitOptions", "ScheduleOptions",
                 "MessageReadOptions", "MessagePolicyChanges", "ConsumerOptions"),
     "Returned values": ("Job", "JobTask", "Progress", "Failure", "JobPage", "Batch", "TaskExplanation", "Limit", "Artifact", "Message",
-                        "MessageQueue", "MessageMetrics", "MessagePolicy", "LogLine", "StoredSchedule"),
+                        "MessageQueue", "MessageMetrics", "MessagePolicy", "LogLine", "StoredSchedule",
+                        "Alert", "AlertRule", "AlertSilence"),
     "Requests to the web (`holdfast.egress`)": (
         "EgressClient", "EgressPolicy", "EgressAllowlist", "EgressResponse", "EgressStream", "EgressError",
         "request_blocking", "parse_egress_url", "EgressUrl", "is_public_address", "GuardedProxy", "ProxyLimits",
@@ -40,9 +42,11 @@ NAMES_BY_SECTION: dict[str, tuple[str, ...]] = {
     "Settings and errors": ("Settings", "load_settings", "Secret", "HoldfastError", "TaskFailedError"),
     "Tests": ("hf",),
 }  # fmt: skip
+NAMES_OF_OTHER_PAGES = {"Connection", "Erasure", "__version__"}
 CLIENT_ATTRIBUTE_CLASSES: dict[str, Any] = {
     "client.batches": batches.Batches,
     "client.limits": limits.Limits,
+    "client.alerts": alerts.Alerts,
     "client.queues": queues.Queues,
     "client.files": files.Files,
     "client.schedules": schedules.Schedules,
@@ -51,18 +55,21 @@ CLIENT_ATTRIBUTE_CLASSES: dict[str, Any] = {
 
 
 def build_page() -> str:
+    listed = {name for names in NAMES_BY_SECTION.values() for name in names}
+    missing = set(holdfast.__all__) - listed - NAMES_OF_OTHER_PAGES
+    assert not missing, f"add these public names to NAMES_BY_SECTION: {missing}"
     lines = ["# Python", "{note}", PAGE_INTRODUCTION]
     for heading, names in NAMES_BY_SECTION.items():
         lines += [f"## {heading}", ""]
         for name in names:
-            value = (
-                CLIENT_ATTRIBUTE_CLASSES.get(name) or getattr(egress, name, None) or getattr(holdfast, name)
+            value = CLIENT_ATTRIBUTE_CLASSES.get(name) or next(
+                getattr(module, name) for module in (egress, server, holdfast) if hasattr(module, name)
             )
-            lines += [f"### {name}", "", *_format_name(name, value)]
+            lines += [f"### {name}", "", *format_name(name, value)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _format_name(name: str, value: Any) -> Iterator[str]:
+def format_name(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value):
         yield from _format_class(value)
     else:
@@ -102,7 +109,8 @@ def _list_fields(cls: type) -> list[str]:
         hints = typing.get_type_hints(cls)
         return [f"{name}: {_format_type(hints[name])}" for name in cls.__struct_fields__]
     if is_dataclass(cls):
-        return [_format_field(each) for each in fields(cls) if each.init and each.name != "lease"]
+        shown = [each for each in fields(cls) if each.init and each.name != "lease"]
+        return [_format_field(each) for each in shown if not each.name.startswith("_")]
     if issubclass(cls, dict):  # a TypedDict
         return [f"{name}: {_format_without_quotes(hint)}" for name, hint in cls.__annotations__.items()]
     return []
@@ -143,6 +151,7 @@ def _format_without_quotes(text: Any) -> str:
     if isinstance(text, typing.ForwardRef):
         text = text.__forward_arg__
     text = re.sub(r"(^|: |-> )'([^']*)'", r"\1\2", str(text))
+    text = re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text)  # addresses differ in every run
     text = re.sub(r"Unpack\[(\w+)\]", r"\1", text)
     return re.sub(r"\b(datetime|builtins|uuid)\.", "", text)
 

@@ -89,6 +89,8 @@ def build_page_paths(ids: dict[str, Any]) -> dict[str, str]:
         "file-other": f"/files/{ids['files']['archive.zip']}",
         "limits": "/limits",
         "webhooks": "/webhooks",
+        "alerts": "/alerts",
+        "alert-rules": "/alerts/rules",
         "database": "/database",
         "audit": "/audit",
         "sessions": "/sessions",

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install the locked requirements of a part into .venv: "run" (demo, dev) or "dev" (tests and checks).
+# Install the locked requirements of a part into .venv: "run" (demo, dev), "dev" (tests and checks) or "docs" (the site).
 # A stamp file records what is installed, so a repeated call returns in milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-part=${1:?usage: scripts/setup.sh run|dev}
+part=${1:?usage: scripts/setup.sh run|dev|docs}
 python=${PYTHON:-python3}
 venv=.venv
 lock=requirements/$part.txt

@@ -62,10 +62,10 @@ PAGE = """<!doctype html><meta charset=utf-8><title>Letters</title>
     window.received = [];
     current = (await holdfast.start("letter", { text: "Dear Ann" })).id;
     for await (const { event, data } of holdfast.watch(current)) {
-      window.received.push([event, data.message ?? data.state ?? null]);
+      window.received.push([event, data.message ?? data.status ?? null]);
       if (data.percent != null) bar.value = data.percent;
-      if (data.state) show("state", data.state);
-      if (event === "end") { window.files = data.files; show("state", `done: ${data.state}`); }
+      if (data.status) show("state", data.status);
+      if (event === "end") { window.files = data.files; show("state", `done: ${data.status}`); }
     }
   };
   cancel.onclick = () => holdfast.cancel(current);

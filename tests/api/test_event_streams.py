@@ -66,17 +66,22 @@ async def test_a_stream_shows_a_job_from_the_snapshot_to_the_end(
         assert stream.response.headers["content-type"].startswith("text/event-stream")
         assert stream.response.headers["x-accel-buffering"] == "no"
         snapshot = await read_first_frame(stream, "snapshot")
-        assert (snapshot["v"], snapshot["job"], snapshot["state"], snapshot["total"]) == (1, job, "queued", 2)
+        assert (snapshot["v"], snapshot["job"], snapshot["status"], snapshot["total"]) == (
+            2,
+            job,
+            "queued",
+            2,
+        )
         page = await worker.claim_one_task()
-        assert (await read_first_frame(stream, "state"))["state"] == "running"
+        assert (await read_first_frame(stream, "status"))["status"] == "running"
         await report_progress(conn, page, 50)
         progress = await read_first_frame(stream, "progress")
         assert (progress["percent"], progress["phase"]) == (25, "work")
         await worker.finish_task(page)
-        assert await read_first_frame(stream, "task") == {"name": "page", "state": "succeeded"}
+        assert await read_first_frame(stream, "task") == {"name": "page", "status": "succeeded"}
         await worker.finish_task(await worker.claim_one_task(), body=7)
         frames = await stream.read_until("end")
-        assert (frames[-1].data["state"], frames[-1].data["result"], frames[-1].data["percent"]) == (
+        assert (frames[-1].data["status"], frames[-1].data["output"], frames[-1].data["percent"]) == (
             "succeeded",
             7,
             100,
@@ -222,7 +227,7 @@ async def test_the_end_of_a_job_without_events_is_not_lost(web: httpx.AsyncClien
         snapshot = await stream.read_next()
         assert snapshot is not None
     await worker.finish_task(await worker.claim_one_task(), body=5)
-    assert (await read_whole_stream(web, path, SERVICE, snapshot.id))[-1].data["result"] == 5
+    assert (await read_whole_stream(web, path, SERVICE, snapshot.id))[-1].data["output"] == 5
 
 
 async def test_a_ticket_works_once_and_its_cookie_allows_reconnecting(web: httpx.AsyncClient) -> None:
@@ -310,7 +315,7 @@ async def test_a_service_watches_a_job_without_owner_to_its_end(
     async with open_event_stream(web, f"/api/jobs/{job}/events", SERVICE) as stream:
         await read_first_frame(stream, "snapshot")
         await worker.finish_task(await worker.claim_one_task(), body=5)
-        assert (await read_first_frame(stream, "end"))["result"] == 5
+        assert (await read_first_frame(stream, "end"))["output"] == 5
 
 
 async def save_file(conn: Connection, task: LeasedTask, name: str) -> None:
@@ -328,7 +333,7 @@ async def test_a_file_has_one_event_when_it_becomes_visible(web: httpx.AsyncClie
         await worker.finish_task(page)
         frames = await stream.read_until("artifact")
         file_frames = [frames[-1], await stream.read_next()]
-        assert [frame.event for frame in frames] == ["state", "task", "progress", "artifact"]
+        assert [frame.event for frame in frames] == ["status", "task", "progress", "artifact"]
         last = await worker.claim_one_task()
         await save_file(conn, last, "whole.txt")
         await worker.finish_task(last)
@@ -377,9 +382,9 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
     path = f"/api/batches/{batch}/events"
     async with open_event_stream(web, path, ANN) as stream:
         snapshot = await read_first_frame(stream, "snapshot")
-        assert (snapshot["v"], snapshot["state"], snapshot["total"], snapshot["name"]) == (1, "open", 3, "b")
+        assert (snapshot["v"], snapshot["status"], snapshot["total"], snapshot["name"]) == (2, "open", 3, "b")
         await web.post(f"/api/batches/{batch}/close", headers=ANN)
-        assert (await read_first_frame(stream, "progress"))["state"] == "running"
+        assert (await read_first_frame(stream, "progress"))["status"] == "running"
         await worker.finish_task(await worker.claim_one_task())
         frame = await stream.read_next()
         assert frame is not None
@@ -388,7 +393,7 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
     ticket = (await web.post(f"/api/batches/{batch}/ticket", headers=ANN)).json()["ticket"]
     async with open_event_stream(web, f"{path}?after={frame.id}&ticket={ticket}") as stream:
         assert await read_first_frame(stream, "progress") == {
-            "state": "running",
+            "status": "running",
             "percent": 66.7,
             "total": 3,
             "ended": 2,
@@ -397,7 +402,7 @@ async def test_a_client_watches_a_batch_to_its_end_after_reconnecting(
         }
         await worker.finish_task(await worker.claim_one_task())
         end = (await stream.read_until("end"))[-1]
-        assert (end.data["state"], end.data["ended"], end.data["failed"]) == ("failed", 3, 1)
+        assert (end.data["status"], end.data["ended"], end.data["failed"]) == ("failed", 3, 1)
         assert await stream.read_next() is None
     over = await web.get(path, headers={**ANN, "last-event-id": str(end.id)})
     assert over.status_code == 204

@@ -56,5 +56,5 @@ async def test_an_example_application_serves_jobs_and_streams(
             assert frame is not None
             assert (frame.event, frame.data["total"]) == ("snapshot", 3)
             await web.delete(created.headers["location"], headers=ANN)
-            assert (await stream.read_until("end"))[-1].data["state"] == "cancelled"
+            assert (await stream.read_until("end"))[-1].data["status"] == "cancelled"
     sys.modules.pop("api_reports", None)

@@ -60,8 +60,8 @@ async def test_users_on_shared_connections_see_only_their_own_jobs(
             job = (await web.get("/api/jobs", headers=headers["ann"])).json()["jobs"][0]["id"]
             worker = ManualWorker(conn)
             async with open_event_stream(web, f"/api/jobs/{job}/events", headers["ann"]) as stream:
-                assert (await stream.read_until("snapshot"))[0].data["state"] == "queued"
+                assert (await stream.read_until("snapshot"))[0].data["status"] == "queued"
                 while tasks := await worker.claim_tasks(9):
                     for task in tasks:
                         await worker.finish_task(task, body=1)
-                assert (await stream.read_until("end"))[-1].data["state"] == "succeeded"
+                assert (await stream.read_until("end"))[-1].data["status"] == "succeeded"

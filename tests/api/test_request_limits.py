@@ -192,7 +192,7 @@ async def test_no_secret_appears_in_events_logs_or_responses(
 
 
 async def test_operator_actions_are_in_the_audit_log(api: httpx.AsyncClient) -> None:
-    await api.post("/api/queues/q/pause", json={"reason": "tests"}, headers=SERVICE)
+    await api.post("/api/queues/q/pause", json={"reason": "tests", "allow_new": True}, headers=SERVICE)
     await api.post("/api/queues/q/resume", headers=SERVICE)
     await api.put("/api/limits/one", json={"max_running": 1}, headers=SERVICE)
     await api.delete("/api/limits/one", headers=SERVICE)

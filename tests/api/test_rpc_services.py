@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -87,6 +88,12 @@ async def test_no_key_reaches_credentials(api: httpx.AsyncClient, conn: Connecti
     assert await conn.fetchval("select count(*) from holdfast.login_links") == 0
 
 
+INSERT_ALERT = """
+insert into holdfast.alerts (id, rule, kind, subject, severity, status, started_at, fired_at, seen_at)
+values (holdfast.new_id(), 'r', 'queue_age', 'q', 'warning', 'firing', now(), now(), now()) returning id
+"""
+
+
 async def _build_audited_calls(
     conn: Connection, api: httpx.AsyncClient
 ) -> list[tuple[str, dict[str, Any], str]]:
@@ -110,7 +117,20 @@ async def _build_audited_calls(
     await conn.execute("select pgmq.create('letters')")
     await api.put("/api/hooks/h", json={"type": "t"}, headers=SERVICE)
     await ManualWorker(conn, "w").claim_tasks(0)
+    alert = str(await conn.fetchval(INSERT_ALERT))
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    silence = await rpc("silence_alerts", p_until=tomorrow)
+    await conn.execute("select holdfast.put_alert_channel('c', 'slack', 'https://a.test/hook')")
     return [
+        ("put_alert_rule", {"p_name": "r", "p_kind": "queue_age", "p_threshold": 60}, "r"),
+        ("set_alert_rule_enabled", {"p_name": "r", "p_enabled": False}, "r"),
+        ("delete_alert_rule", {"p_name": "r"}, "r"),
+        ("acknowledge_alert", {"p_id": alert}, alert),
+        ("silence_alerts", {"p_until": tomorrow, "p_subject": "q"}, "result"),
+        ("end_alert_silence", {"p_id": silence}, silence),
+        ("test_alert_channel", {"p_name": "c"}, "c"),
+        ("set_alert_channel_enabled", {"p_name": "c", "p_enabled": False}, "c"),
+        ("delete_alert_channel", {"p_name": "c"}, "c"),
         ("cancel_job", {"p_id": jobs[0], "p_reason": "r"}, jobs[0]),
         ("retry_job", {"p_id": jobs[0]}, jobs[0]),
         ("cancel_task", {"p_id": jobs[1]}, jobs[1]),

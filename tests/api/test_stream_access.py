@@ -192,7 +192,7 @@ async def test_other_streams_stay_open_when_a_key_is_revoked(
         await first.read_until("access_ended")
         await web.delete(f"/api/jobs/{job}", headers=ANN)
         for stream in (second, third, fourth):
-            assert (await stream.read_until("end"))[-1].data["state"] == "cancelled"
+            assert (await stream.read_until("end"))[-1].data["status"] == "cancelled"
 
 
 async def test_a_client_that_does_not_read_loses_its_stream_too(

@@ -109,6 +109,7 @@ async def test_keys_are_rotated_without_downtime(
     assert (await api.get("/api/jobs", headers=old)).status_code == 200
     key_set_file.write_text(json.dumps({"keys": [jwk(new_key, "next")]}))
     monkeypatch.setattr("holdfast.server.api.token_verification.KEY_SET_CACHE_LIFETIME_S", 0)
+    monkeypatch.setattr("holdfast.server.api.token_verification.TOKEN_CACHE_LIFETIME_S", 0)
     assert (await api.get("/api/jobs", headers=old)).status_code == 401
     key_set_file.write_text("{")  # an invalid key set does not replace the known one
     assert (await api.get("/api/jobs", headers=new)).status_code == 200

@@ -68,7 +68,8 @@ async def create_webhook(
 
 async def run_deliveries(url: Database, settings: Settings, until: Any) -> None:
     """Run the delivery task in a real worker until the condition is true."""
-    async with Database(url.url, replace(settings, egress_allow="127.0.0.0/8")) as database:
+    changed = replace(settings, egress_allow="127.0.0.0/8", public_url="https://app.example/tasks/")
+    async with Database(url.url, changed) as database:
         deliver = webhooks.build_webhook_delivery_task(database)
         stop = asyncio.Event()
         running = asyncio.create_task(WorkerRuntime(database, {deliver.name: deliver}).run(stop))
@@ -98,6 +99,7 @@ async def test_job_ends_are_delivered_signed_to_allowed_webhooks(
         assert webhooks.verify_webhook(webhook_of_ann["secret"], headers, body) == headers["webhook-id"]
         assert webhooks.verify_webhook(webhooks.generate_webhook_secret(), headers, body) is None
         message = msgspec.json.decode(body)
+        assert message["data"]["url"] == f"https://app.example/tasks/api/jobs/{message['data']['id']}"
         deliveries[message["data"]["id"]] = (
             message["type"],
             message["data"]["status"],

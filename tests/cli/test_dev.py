@@ -28,7 +28,7 @@ def greet(name: str) -> str:
 def dev(url: Secret, tmp_path: Path) -> Generator[Terminal]:
     (tmp_path / "app.py").write_text(APP_SOURCE)
     environ = {"HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path / "home")}
-    terminal = Terminal("dev", "app.py", "--port", "0", environ=environ, folder=tmp_path)
+    terminal = Terminal("dev", "app.py", "--samples", "--port", "0", environ=environ, folder=tmp_path)
     yield terminal
     terminal.close()
 
@@ -120,7 +120,7 @@ def test_is_local_database(url: str, local: bool) -> None:
 
 
 def test_remote_database_needs_confirmation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["--database-url", "postgresql://u:secret@db.example/x", "dev"]) == 5
+    assert run_command_line(["--database-url", "postgresql://u:secret@db.example/x", "dev", "--samples"]) == 5
     error = capsys.readouterr().err
     assert "not on this machine" in error
     assert "secret" not in error
@@ -128,7 +128,8 @@ def test_remote_database_needs_confirmation(capsys: pytest.CaptureFixture[str]) 
 
 async def test_nothing_to_run_is_a_usage_error(url: Secret, tmp_path: Path) -> None:
     environ = {"HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path)}
-    terminal = Terminal("dev", "--no-samples", environ=environ, folder=tmp_path)
-    assert terminal.wait_for_end() == 2
-    assert "There is nothing to run" in terminal.text
-    terminal.close()
+    for options in ((), ("--no-samples",)):  # no samples in the user's own database unless asked for
+        terminal = Terminal("dev", *options, environ=environ, folder=tmp_path)
+        assert terminal.wait_for_end() == 2
+        assert "There is nothing to run" in terminal.text
+        terminal.close()

@@ -76,14 +76,14 @@ def test_fastapi_template_runs(url: Secret, tmp_path: Path) -> None:
     ]  # fmt: skip
     try:
         base = f"http://127.0.0.1:{port}"
-        job = fetch_json(f"{base}/texts", {"text": "to be or not to be"}, lambda response: True)
+        job = fetch_json(f"{base}/members", {"email": "ann@example.com"}, lambda response: True)
         response = fetch_json(base + job["status"], None, lambda response: response["status"] == "succeeded")
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
             process.wait(40)
-    assert response["words"] == {"to": 2, "be": 2, "or": 1, "not": 1}
+    assert response["output"] == "ann@example.com"
 
 
 def test_pipelines_template_runs(url: Secret, tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_top_refreshes_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) 
         mark = len(terminal.text)
         terminal.press("e")
         terminal.wait_for_text("Errors, last hour", after=mark)
-        terminal.press("p")
-        terminal.wait_for_text("paused; press p to resume", after=mark)
+        terminal.press(" ")
+        terminal.wait_for_text("frozen; press space", after=mark)
         terminal.press("x")
         assert terminal.wait_for_end() == 0
         assert "Traceback" not in terminal.text
@@ -246,6 +246,42 @@ def test_top_refreshes_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) 
     assert plain.wait_for_end() == 0
     assert "browser" in plain.text
     plain.close()
+
+
+def test_top_pauses_a_queue_and_cancels_and_opens_a_job(shell: Shell, url: Secret, tmp_path: Path) -> None:
+    job_id = shell("submit", "shoot", "x=1", "-q", "browser").strip()
+    shell("submit", "mail", "-q", "another")
+    shell.query(lambda c: ManualWorker(c, "ann", ["browser"]).claim_tasks(1))
+    environ = {"HOLDFAST_DATABASE_URL": url.reveal()}
+    terminal = Terminal("top", "--interval", "200ms", environ=environ, folder=tmp_path)
+    try:
+        terminal.wait_for_text("Workers")
+        terminal.press("q")
+        terminal.wait_for_text("p pause or resume")
+        terminal.press("\x1b[B")  # down: from `another` to `browser`
+        terminal.press("p")
+        terminal.wait_for_text("Pause queue browser\\?")
+        terminal.press("n")  # anything but y withdraws it
+        terminal.press("p")
+        terminal.press("y")
+        terminal.wait_for_text("Queue browser is paused")
+        assert shell.json("queue", "show", "browser")[0]["paused_at"]
+        assert shell.json("queue", "show", "another")[0].get("paused_at") is None
+        terminal.press("j")
+        terminal.wait_for_text("enter open")
+        terminal.press("\n")
+        terminal.wait_for_text('"queue": "browser"|"type": "shoot"')
+        terminal.press("\n")
+        terminal.press("c")
+        terminal.wait_for_text("Cancel job shoot")
+        terminal.press("y")
+        terminal.wait_for_text("is cancelled")
+        terminal.press("x")
+        assert terminal.wait_for_end() == 0
+        assert "Traceback" not in terminal.text
+    finally:
+        terminal.close()
+    assert shell.json("job", "show", job_id)[0]["status"] in {"cancelled", "cancelling", "running"}
 
 
 def test_watch_draws_bars_in_a_terminal(shell: Shell, url: Secret, tmp_path: Path) -> None:

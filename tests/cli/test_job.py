@@ -16,6 +16,7 @@ from shell import Captured, Shell
 from holdfast.engine import audit, job_detail, jobs
 from holdfast.engine.connection import Connection
 from holdfast.engine.leases import LeasedTask, OutcomeKind
+from holdfast.formatting import shorten_id
 from holdfast.settings import Secret
 
 
@@ -142,10 +143,22 @@ def test_show_prints_failed_attempts_without_control_characters(shell: Shell) ->
 def test_missing_job_is_not_found(shell: Shell) -> None:
     for verb in ("show", "watch", "why", "logs"):
         assert "does not exist" in shell("job", verb, str(UUID(int=7)), code=3)
-    assert "starts with abcd" in shell("job", "show", "abcd", code=3)
+    assert "No job id starts or ends with abcd" in shell("job", "show", "abcd", code=3)
     assert "is not a job id" in shell("job", "show", "zz", code=2)
     first, _ = submit_job(shell, "t"), submit_job(shell, "t")
-    assert "More than one job id starts" in shell("job", "show", first[:8], code=4)
+    error = shell("job", "show", first[:8], code=4)
+    assert "More than one job matches" in error
+    assert "Give the last digits" in error
+
+
+def test_every_printed_form_of_an_id_is_accepted(shell: Shell) -> None:
+    first, _ = submit_job(shell, "t"), submit_job(shell, "t")
+    short = shorten_id(first)
+    assert len(short) == 14
+    for text in (first, first.upper(), short, short.replace("…", "..."), first[-12:], f"…{first[-12:]}"):
+        assert shell.json("job", "show", text)[0]["id"] == first, text
+    for text in ("…", "a…b…c", "…1"):
+        assert "is not a job id" in shell("job", "show", text, code=2)
 
 
 def test_why_explains_each_reason_in_a_sentence(shell: Shell) -> None:

@@ -29,8 +29,8 @@ def test_one_name_can_have_tasks_and_messages(shell: Shell) -> None:
     shell("msg", "send", "post", "1")
     rows = [line.split("\t") for line in shell("queue", "list").splitlines()]
     assert [row[:4] for row in rows] == [
-        ["Post", "tasks", "open, no worker", "1"],
-        ["post", "messages", "open", "1"],
+        ["Post", "tasks", "active, no worker", "1"],
+        ["post", "messages", "active", "1"],
     ]
     assert [row["kind"] for row in shell.json("queue", "list", "--kind", "messages")] == ["messages"]
     shell("queue", "create", "Post2")
@@ -53,7 +53,7 @@ def test_pause_stores_the_reason_and_resume_ends_it(shell: Shell) -> None:
     assert shown["paused_reason"] == "storm"
     assert ": storm" in shell("queue", "list")
     assert shell("queue", "desired-workers", "q") == "0\n"
-    assert "paused for 60m" in shell("queue", "pause", "q", "--duration", "1h")
+    assert "paused for 1h" in shell("queue", "pause", "q", "--duration", "1h")
     assert "resumes in 60m" in shell("queue", "list")
     assert shell("queue", "resume", "q") == "Queue q is resumed.\n"
     assert shell("queue", "resume", "q") == "Queue q was not paused.\n"
@@ -61,6 +61,16 @@ def test_pause_stores_the_reason_and_resume_ends_it(shell: Shell) -> None:
     assert shell("queue", "desired-workers", "nobody") == "0\n"
     shell("queue", "create", "letters")
     assert "is a message queue" in shell("queue", "pause", "letters", code=5)
+
+
+def test_unknown_queue_is_refused_with_the_most_similar_name(shell: Shell) -> None:
+    shell("submit", "t", "--queue", "mails")
+    for command in ("pause", "resume", "drain", "limit"):
+        options = ["--max-running", "2"] if command == "limit" else []
+        refusal = shell("queue", command, "mial", *options, code=3)
+        assert "Queue 'mial' does not exist; did you mean 'mails'?" in refusal
+    assert [row["queue"] for row in shell.json("queue", "list")] == ["mails"]
+    assert "is paused" in shell("queue", "pause", "later", "--new")
 
 
 def test_drain_waits_for_running_tasks(shell: Shell, url: Secret) -> None:
@@ -85,7 +95,7 @@ def test_drain_waits_for_running_tasks(shell: Shell, url: Secret) -> None:
 
 
 def test_limits_are_set_listed_and_deleted(shell: Shell) -> None:
-    assert shell("queue", "limit", "q", "--max-running", "2").split("\t")[:5] == [
+    assert shell("queue", "limit", "q", "--max-running", "2", "--new").split("\t")[:5] == [
         "queue:q",
         "q",
         "-",

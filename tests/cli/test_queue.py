@@ -23,7 +23,7 @@ def test_queue_is_created_listed_shown_and_dropped(shell: Shell) -> None:
         "Post": (1, False),
         "fast": (0, True),
     }
-    assert shell("queue", "list").splitlines()[1].split("\t")[:4] == ["Post", "messages", "open", "1"]
+    assert shell("queue", "list").splitlines()[1].split("\t")[:4] == ["Post", "messages", "active", "1"]
     [shown] = shell.json("queue", "show", "Post")
     assert (shown["visible"], shown["policy"]["vt"]) == (1, "30s")
     assert shell("queue", "drop", "Post", "--yes") == "Queue Post is deleted.\n"

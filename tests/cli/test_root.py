@@ -75,10 +75,10 @@ def test_every_command_has_a_help_text() -> None:
     assert not silent
 
 
-def test_help_lists_commands_first_and_settings_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_commands_first_and_options_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["--help"]) == 0
     output = capsys.readouterr().out
-    positions = [output.index(heading) for heading in ("Get started:", "Run:", "Integrate:", "Settings:")]
+    positions = [output.index(heading) for heading in ("Get started:", "Run:", "Integrate:", "Options:")]
     assert positions == sorted(positions)
     for entry in COMMANDS_BY_NAME.values():
         assert f"  {entry.name} " in output

@@ -118,7 +118,7 @@ async def test_retry_runs_a_failed_job_again(client: Client, worker: WorkerRunti
 
 
 async def test_explain_says_why_a_job_is_not_running(client: Client) -> None:
-    await client.pause_queue("pages", reason="moving house", by="ann")
+    await client.pause_queue("pages", reason="moving house", by="ann", allow_new=True)
     job = await client.submit(page(1))
     reasons = {each.reason: each for each in await job.explain()}
     assert reasons["paused"].details["paused_reason"] == "moving house"

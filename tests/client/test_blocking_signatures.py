@@ -33,7 +33,8 @@ PAIRS: list[tuple[type, type]] = [
     (Queues, queues.BlockingQueues),
 ]
 # They return objects of other libraries that need an event loop.
-ONLY_ASYNC = {"connection", "transaction", "store"}
+# `client.shard(2).blocking` is the blocking client of a shard.
+ONLY_ASYNC = {"connection", "transaction", "store", "shard", "shard_for"}
 RETURN_TYPES = {
     r"\bJobHandle\b": "BlockingJobHandle",
     r"\b(PendingBatch|BatchHandle)\b": "BlockingBatchHandle",

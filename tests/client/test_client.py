@@ -131,3 +131,18 @@ async def test_a_client_connects_when_it_is_first_used() -> None:
 async def test_ids_are_sortable_by_time(client: Client, conn: Connection) -> None:
     ids: list[UUID] = [(await client.submit(upper(str(n)))).id for n in range(5)]
     assert [each.version for each in ids] == [7] * 5
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("no mail server"), TimeoutError("too slow"), OSError("disk")]
+)
+async def test_an_error_of_the_caller_in_a_transaction_stays_what_it_is(
+    client: Client, error: OSError
+) -> None:
+    with pytest.raises(type(error)) as caught:
+        async with client.transaction():
+            raise error
+    assert caught.value is error
+    with pytest.raises(type(error)):
+        async with client.connection():
+            raise error

@@ -265,7 +265,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("read", ("q",), {"qty": 2**31}, "qty"),
     ("read", ("q",), {"vt": timedelta(seconds=-1)}, "vt"),
     ("read", ("q",), {"vt": timedelta.max}, "vt"),
-    ("read", ("q",), {"vt": 30}, "vt"),
+    ("read", ("q",), {"vt": "30"}, "vt"),
     ("read", ("q",), {"wait": timedelta(seconds=-1)}, "wait"),
     ("pop", ("q",), {"qty": -1}, "qty"),
     ("peek", ("q",), {"place": "nowhere"}, "place"),

@@ -91,8 +91,12 @@ def list_paths(ids: dict[str, Any]) -> list[str]:
         "/worker?name=worker-1",
         "/schedules",
         "/schedules/edit?name=nightly-report",
+        "/schedules/show?name=nightly-report",
+        "/limits?history=browser",
         *(f"/files/{file}" for file in ids["files"].values()),
         "/webhooks",
+        "/alerts",
+        "/alerts/rules",
         "/bulk",
         "/bulk/new?verb=retry&q=state:failed",
         f"/bulk/{ids['bulk']}",
@@ -248,7 +252,7 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
     """Filter, open the next page, retry, cancel and export, with plain links and forms."""
 
     async def create_jobs(conn: Connection) -> tuple[UUID, UUID]:
-        await jobs.submit_many(conn, [{"type": "plain", "queue": "plain"} for _ in range(60)])
+        await jobs.submit_many(conn, [{"type": "plain", "queue": "plain"} for _ in range(110)])
         alive = await jobs.submit(conn, {"type": "plain-alive", "queue": "plain"})
         broken = await jobs.submit(conn, {"type": "plain-broken", "queue": "plain-broken", "attempts": 1})
         manual_worker = ManualWorker(conn, "plain", ["plain-broken"])
@@ -260,20 +264,21 @@ def test_without_javascript(dashboard: DashboardServer, open_tab: Callable[..., 
     page = open_tab("operator", java_script_enabled=False).open(f"{dashboard.base}/jobs")
     page.locator("#q").fill("task:plain")
     page.locator("#q").press("Enter")
-    expect(page.locator("tr[data-row]")).to_have_count(50)
+    expect(page.locator("tr[data-row]")).to_have_count(100)
     page.get_by_role("link", name="Older »").click()
     expect(page.locator("tr[data-row]")).to_have_count(10)
     page.goto(f"{dashboard.base}/jobs/{alive}")
     page.locator("#cancel > summary").click()
     page.get_by_role("button", name="Cancel this job").click()
-    expect(page.locator(".flash")).to_have_text("Job cancelled.")
+    expect(page.locator(".flash")).to_contain_text("Job cancelled.")
     page.goto(f"{dashboard.base}/jobs/{broken}")
     page.locator("#retry > summary").click()
     page.get_by_role("button", name="Retry this job").click()
-    expect(page.locator(".flash")).to_have_text("1 task will run again.")
+    expect(page.locator(".flash")).to_contain_text("1 task will run again.")
     with page.expect_download() as download:
         page.goto(f"{dashboard.base}/jobs?q=task:plain-broken")
-        page.get_by_role("link", name="Export matching jobs (JSON Lines)").click()
+        page.locator("#export > summary").click()
+        page.get_by_role("link", name="JSON Lines").click()
     assert download.value.suggested_filename == "jobs.jsonl"
 
 
@@ -302,7 +307,7 @@ def test_keyboard_shortcuts(dashboard: DashboardServer, open_tab: Callable[..., 
     expect(page.locator("#retry")).to_have_attribute("open", "")
     keys.type("mended")
     keys.press("Enter")
-    expect(page.locator(".flash")).to_have_text("1 task will run again.")
+    expect(page.locator(".flash")).to_contain_text("1 task will run again.")
     keys.press("?")
     expect(page.locator("#shortcuts-help")).to_be_visible()
     keys.press("Escape")

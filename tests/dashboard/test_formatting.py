@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.formatting import (
+    describe_count,
     describe_wait_reason,
     format_bounded_count,
     format_compact_number,
@@ -34,7 +35,10 @@ NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
         (5.0, "5s", "5 seconds"),
         (41.0, "41s", "41 seconds"),
         (300.0, "5m", "5 minutes"),
-        (3600.0, "60m", "60 minutes"),
+        (3600.0, "1h", "60 minutes"),
+        (95.0, "1m 35s", "2 minutes"),
+        (7380.0, "2h 3m", "2 hours"),
+        (59.6 * 60, "59m 36s", "60 minutes"),
         (7200.0, "2h", "2 hours"),
         (172_800.0, "2d", "2 days"),
         (-3.5, "-3.5s", "4 seconds"),
@@ -59,7 +63,11 @@ def test_relative_times() -> None:
 
 def test_counts_and_sizes() -> None:
     assert [format_compact_number(n) for n in (1204, 24_100, 3_200_000)] == ["1,204", "24.1k", "3.2M"]
-    assert format_bounded_count(10_000, exact=False) == ">10k"
+    assert format_bounded_count(1_040_000, exact=False) == "~1M"
+    assert format_bounded_count(10_000, exact=False, at_least=True) == "≥10k"
+    assert describe_count(1, "job") == "1 job"
+    assert describe_count(1_043_211, "job", exact=False) == "about 1,000,000 jobs"
+    assert describe_count(12, "job", exact=False, at_least=True) == "at least 12 jobs"
     assert [format_count(n, "job") for n in (0, 1, 3)] == ["0 jobs", "1 job", "3 jobs"]
     assert format_count(2, "match", "matches") == "2 matches"
     assert [format_size(n) for n in (512, 1500, 123_456_789)] == ["512 B", "1.5 KB", "123 MB"]

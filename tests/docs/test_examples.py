@@ -18,6 +18,7 @@ import asyncpg
 import pytest
 
 from holdfast.engine.connection import Connection
+from holdfast.errors import ConflictError
 from holdfast.settings import Secret
 from holdfast.testing import wait_until
 
@@ -62,6 +63,13 @@ def start_program(url: Secret) -> Generator[Any]:
     for process in started:
         process.terminate()
         process.wait(40)
+
+
+async def test_alerts_are_changed_in_python(url: Secret, conn: Connection) -> None:
+    arguments = [sys.executable, "examples/alerts.py"]
+    await asyncio.to_thread(subprocess.run, arguments, env=build_environment(url), cwd=ROOT, check=True)
+    assert await conn.fetchval("select threshold from holdfast.alert_rules where name = 'mail-slow'") == 30
+    assert await conn.fetchval("select count(*) from holdfast.alert_silences where subject = 'mail'") == 1
 
 
 def test_quickstart_application_runs(url: Secret, start_program: Any) -> None:
@@ -164,3 +172,34 @@ async def test_erasing_an_account(url: Secret, conn: Connection) -> None:
     )  # fmt: skip
     assert "'jobs': 1" in result.stdout
     assert await conn.fetchval("select array_agg(owner) from holdfast.tasks") == ["bob"]
+
+
+async def test_sign_up_example_of_the_readme_runs(
+    url: Secret, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", url.reveal())
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import sign_up  # noqa: PLC0415
+
+    await conn.execute("create table members (email text primary key)")
+    async with sign_up.client:
+        await sign_up.sign_up("ann@example.com")
+        with pytest.raises(ConflictError):
+            await sign_up.sign_up("ann@example.com")
+        page = await sign_up.client.search_jobs("type:welcome")
+    assert [job.status for job in page.rows] == ["queued"]  # one job: the second transaction was rolled back
+
+
+NUMBER_PATTERN = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3})+(?![\w,])")
+
+
+@pytest.mark.parametrize(
+    ("path", "heading"),
+    [("README.md", "## How fast"), ("docs/explain/comparison.md", "## Speed"), ("docs/index.md", "## Why")],
+)
+def test_rates_are_those_of_the_benchmark_page(path: str, heading: str) -> None:
+    section = (ROOT / path).read_text().partition(heading)[2].partition("\n## ")[0]
+    rates = set(NUMBER_PATTERN.findall(section)) - {"20,000", "23,000"}  # kills; a rounded rate
+    measured = (ROOT / "docs" / "explain" / "benchmarks.md").read_text()
+    assert rates or path == "docs/index.md"
+    assert not [rate for rate in rates if rate not in measured]

@@ -53,7 +53,7 @@ async def test_get_head_and_post() -> None:
     get, head, post, empty = server.requests
     assert (get.method, get.target, get.headers["host"]) == ("GET", "/a?b=%C3%A4", server.authority)
     assert get.headers["user-agent"].startswith("holdfast/")
-    assert get.headers["accept-encoding"] == "gzip, deflate"
+    assert get.headers["accept-encoding"] == "gzip, deflate, br, zstd"
     assert (head.method, post.method, post.body) == ("HEAD", "POST", b"body")
     assert empty.headers["content-length"] == "0"
 

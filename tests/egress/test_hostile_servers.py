@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import brotli  # type: ignore[import-untyped]
 import pytest
+from backports import zstd
 from web_servers import RecordedRequest, Responder, respond, run_web_server, send_raw
 
 from holdfast.egress import (
@@ -25,6 +27,8 @@ from holdfast.egress import (
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
+# A frame whose window of 128 MB would have to be allocated. HTTP allows 8 MB.
+LARGE_WINDOW = bytes.fromhex("28b52ffd 00 88 010000")
 
 
 def gzip_data(data: bytes) -> bytes:
@@ -84,6 +88,11 @@ def stall_after(data: bytes) -> Responder:
         OK + b"Content-Encoding: gzip\r\n\r\n" + gzip_data(b"x" * 1000)[:-4],
         OK + b"Content-Encoding: deflate\r\n\r\n" + zlib.compress(b"x" * 1000)[:-6],
         OK + b"Content-Encoding: gzip, gzip, gzip\r\n\r\nx",
+        OK + b"Content-Encoding: br\r\n\r\nnot brotli, whatever it says",
+        OK + b"Content-Encoding: br\r\n\r\n" + brotli.compress(bytes(range(256)) * 9)[:-4],
+        OK + b"Content-Encoding: zstd\r\n\r\nnot zstd",
+        OK + b"Content-Encoding: zstd\r\n\r\n" + zstd.compress(bytes(range(256)) * 9)[:-4],
+        OK + b"Content-Encoding: zstd\r\n\r\n" + LARGE_WINDOW,
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nraw",
     ],
 )
@@ -129,8 +138,12 @@ async def test_endless_and_large_bodies_are_refused(head: bytes, piece: bytes) -
         ("deflate", lambda: zlib.compress(b"\x00" * 20_000_000)),
         ("gzip, gzip", lambda: gzip_data(gzip_data(b"\x00" * 200_000_000))),
         ("gzip", lambda: gzip_data(b"\x00" * 2_000_000) * 10),
+        ("br", lambda: brotli.compress(b"\x00" * 20_000_000, quality=1)),
+        ("zstd", lambda: zstd.compress(b"\x00" * 20_000_000)),
+        ("zstd", lambda: zstd.compress(b"\x00" * 2_000_000) * 10),
+        ("br, gzip", lambda: gzip_data(brotli.compress(b"\x00" * 50_000_000, quality=1))),
     ],
-    ids=["gzip", "deflate", "twice", "members"],
+    ids=["gzip", "deflate", "twice", "members", "brotli", "zstd", "frames", "mixed"],
 )
 async def test_decompression_bombs_are_refused(encoding: str, build_body: Callable[[], bytes]) -> None:
     body = build_body()
@@ -152,6 +165,10 @@ RAW_DEFLATE = zlib.compressobj(wbits=-15)
         ("deflate", zlib.compress(b"hello " * 1000)),
         ("deflate", RAW_DEFLATE.compress(b"hello " * 1000) + RAW_DEFLATE.flush()),
         ("GZIP, deflate", zlib.compress(gzip_data(b"hello " * 1000))),
+        ("br", brotli.compress(b"hello " * 1000)),
+        ("zstd", zstd.compress(b"hello " * 1000)),
+        ("zstd", zstd.compress(b"hello " * 500) + zstd.compress(b"hello " * 500)),
+        ("br, zstd", zstd.compress(brotli.compress(b"hello " * 1000))),
         ("identity", b"hello " * 1000),
     ],
 )

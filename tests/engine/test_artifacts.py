@@ -106,7 +106,9 @@ async def test_files_become_visible_with_the_success(conn: Connection, several: 
 OTHERS: tuple[OutcomeKind, ...] = ("fail", "reject", "snooze", "release", "cancel", "limited")
 
 
-async def test_files_of_other_outcomes_are_lost(conn: Connection, clock: Clock, db: Database) -> None:
+async def test_files_of_attempts_that_did_not_succeed_are_discarded(
+    conn: Connection, clock: Clock, db: Database
+) -> None:
     for number, kind in enumerate(OTHERS):
         await lose_lease(conn, clock, db, kind, ManualWorker(conn, queues=[f"q{number}"]))
 
@@ -438,7 +440,7 @@ COUNT_ARTIFACT_SCANS = """
     from pg_stat_xact_all_tables where relid = 'holdfast.artifacts'::regclass"""
 
 
-async def test_tasks_without_files_pay_for_no_file(conn: Connection) -> None:
+async def test_finishing_tasks_without_files_does_not_read_the_table_of_files(conn: Connection) -> None:
     """Finishing does not even look at the table of files."""
     manual_worker = ManualWorker(conn)
     for _ in range(20):

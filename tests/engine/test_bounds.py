@@ -144,7 +144,7 @@ async def list_all_job_pages(conn: Connection, **where: Any) -> list[str]:
             return rows
 
 
-async def test_pages_by_type_queue_and_labels_go_on_to_the_end(conn: Connection) -> None:
+async def test_pages_by_type_queue_and_labels_continue_to_the_end(conn: Connection) -> None:
     created: list[str] = []
     for number in range(4):
         created.append(str(await submit_job(conn, type="rare", queue="few", labels={"x": "1"})))
@@ -276,7 +276,9 @@ async def test_a_cancel_by_labels_goes_on_in_steps(conn: Connection) -> None:
     ],
     ids=lambda where: next(iter(where)),
 )
-async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, where: dict[str, Any]) -> None:
+async def test_all_matching_jobs_are_cancelled_a_few_at_a_time(
+    conn: Connection, where: dict[str, Any]
+) -> None:
     batch = str(await jobs.open_batch(conn, owner="ann"))
     others = [
         await submit_job(conn, type="many", owner="bob"),
@@ -313,7 +315,7 @@ async def test_all_that_fit_are_cancelled_a_few_at_a_time(conn: Connection, wher
     assert await jobs.cancel_all_jobs(conn, {"labels": {"x": "2"}}) == 4
 
 
-async def test_a_cancel_that_would_look_at_too_much_is_refused(conn: Connection) -> None:
+async def test_a_cancel_that_would_read_too_many_rows_is_refused(conn: Connection) -> None:
     await submit_job(conn, type="many")
     await conn.execute(INSERT_OTHER_TASKS, 30, "many", "scheduled")
     source = str(await conn.fetchval("select prosrc from pg_proc where proname = 'cancel_jobs_chunk'"))

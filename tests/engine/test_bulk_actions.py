@@ -121,6 +121,24 @@ async def test_a_bulk_action_is_paused_resumed_and_stopped(conn: Connection) -> 
         await bulk_actions.control_bulk_action(conn, UUID(int=1), "stop")
 
 
+async def test_an_action_that_stopped_itself_continues_when_asked(conn: Connection) -> None:
+    await submit_failed_jobs(conn, 30)
+    action = await start_bulk_action(conn)
+    assert await bulk_actions.advance_bulk_actions(conn) == 10
+    await finish_ready_tasks(conn, "fail")
+    await bulk_actions.advance_bulk_actions(conn)
+    assert (await get_bulk_action(conn, action)).status == "stopped"
+    assert await bulk_actions.control_bulk_action(conn, action, "resume")
+    while (await get_bulk_action(conn, action)).is_open:
+        await bulk_actions.advance_bulk_actions(conn)
+        await finish_ready_tasks(conn, "fail")
+    now = await get_bulk_action(conn, action)
+    assert (now.status, now.done) == ("done", 30)
+    assert not await bulk_actions.control_bulk_action(conn, action, "resume")
+    await bulk_actions.undo_bulk_action(conn, action)
+    assert not await bulk_actions.control_bulk_action(conn, action, "resume")
+
+
 async def test_undo_affects_only_jobs_that_have_not_started(conn: Connection) -> None:
     await submit_failed_jobs(conn, 10)
     action = await start_bulk_action(conn)

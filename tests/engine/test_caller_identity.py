@@ -28,6 +28,7 @@ CALLS_THAT_NEED_A_CALLER = (
     "holdfast.submit('{{\"type\": \"t\", \"owner\": \"bob\"}}')",
     "holdfast.submit_standalone('{{\"type\": \"t\", \"queue\": \"q\", \"owner\": \"bob\"}}')",
     "holdfast.submit_many('[{{\"type\": \"t\", \"owner\": \"bob\"}}]')",
+    "holdfast.submit_uniform('{{\"type\": \"t\", \"owner\": \"bob\"}}', array['1'::jsonb])",
     "holdfast.open_batch('b', null, 'bob')",
     "holdfast.list_artifacts('{{}}')",
     "holdfast.list_webhooks()",

@@ -11,7 +11,7 @@ from holdfast.engine.connection import Connection
 from holdfast.engine.limits import LimitRule
 
 
-async def test_jobs(conn: Connection) -> None:
+async def test_functions_of_jobs_and_batches(conn: Connection) -> None:
     created = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, labels={"x": "1"})
     assert created.tasks is not None
     assert await jobs.cancel_task(conn, created.tasks["a"], "no")
@@ -36,7 +36,7 @@ async def test_jobs(conn: Connection) -> None:
     )
 
 
-async def test_limits(conn: Connection) -> None:
+async def test_functions_of_limits_and_queues(conn: Connection) -> None:
     await limits.put_limit(conn, LimitRule(name="x", queue=QUEUE, max_running=1))
     await submit_job(conn)
     await submit_job(conn)
@@ -58,7 +58,7 @@ async def test_limits(conn: Connection) -> None:
     assert tuple(row) == (259200, 345600, 120)
 
 
-async def test_insight(conn: Connection) -> None:
+async def test_functions_that_explain_tasks(conn: Connection) -> None:
     created = await submit_job(conn)
     assert (await explain.explain_task(conn, created))["status"] == "ready"
     manual_worker = ManualWorker(conn)

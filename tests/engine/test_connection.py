@@ -30,7 +30,7 @@ async def wait_until_backend_ended(conn: Connection, pid: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_the_last_one_is_used_again(small: Database) -> None:
+async def test_the_last_returned_connection_is_reused(small: Database) -> None:
     seen = set()
     for _ in range(5):
         async with small.connection() as connection:
@@ -81,9 +81,7 @@ async def test_a_transaction_that_was_left_open_is_rolled_back(small: Database) 
         assert await connection.fetchval("select to_regclass('left_behind')") is None
 
 
-async def test_one_that_was_cancelled_in_the_middle_is_fit_for_the_next(
-    small: Database, conn: Connection
-) -> None:
+async def test_a_connection_is_usable_after_a_cancelled_query(small: Database, conn: Connection) -> None:
     async def long() -> None:
         async with small.connection() as connection:
             await connection.execute("select pg_sleep(30)")
@@ -100,7 +98,7 @@ async def test_one_that_was_cancelled_in_the_middle_is_fit_for_the_next(
         assert await connection.fetchval("select 1") == 1
 
 
-async def test_errors_cost_no_connection(small: Database) -> None:
+async def test_an_error_does_not_lose_a_connection(small: Database) -> None:
     for _ in range(5):
         with pytest.raises(HoldfastError):
             async with small.connection() as connection:
@@ -132,7 +130,7 @@ async def test_close_closes_reserved_connections_and_the_next_call_reopens(
         assert await connection.fetchval(READ_BACKEND_PID) != pid
 
 
-async def test_closing_while_one_is_in_use_does_not_keep_it(small: Database) -> None:
+async def test_a_connection_in_use_at_close_is_not_kept(small: Database) -> None:
     async with small.connection():
         closing = asyncio.create_task(small.close())
         await asyncio.sleep(0.05)

@@ -249,7 +249,7 @@ async def test_expressions_of_every_shape(conn: Connection) -> None:
         assert row["times"] == expected, (cron, start)
 
 
-async def test_looking_back_finds_the_same(conn: Connection) -> None:
+async def test_previous_cron_times_equal_the_times_found_forward(conn: Connection) -> None:
     start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 12, 31, tzinfo=UTC)
     for cron in ("30 2 * * *", "0 0 1 1,7 *", "15 */7 * * MON"):
         rows = await conn.fetch(
@@ -294,7 +294,7 @@ async def test_looking_back_finds_the_same(conn: Connection) -> None:
         "1 " * 600,
     ],
 )
-async def test_what_is_no_cron_expression_is_refused(conn: Connection, cron: str) -> None:
+async def test_invalid_cron_expressions_are_refused(conn: Connection, cron: str) -> None:
     with expect_error("HF004", "cron"):
         await conn.fetch("select * from holdfast.list_next_run_times($1)", cron)
 
@@ -305,7 +305,7 @@ async def test_unknown_zones_are_refused(conn: Connection, zone: str) -> None:
         await conn.fetch("select * from holdfast.list_next_run_times('0 0 * * *', p_timezone => $1)", zone)
 
 
-async def test_short_names(conn: Connection) -> None:
+async def test_cron_names_such_as_daily(conn: Connection) -> None:
     after = datetime(2026, 5, 4, 10, 30, tzinfo=UTC)
     named = {
         "@hourly": "2026-05-04T11:00",

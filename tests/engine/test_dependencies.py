@@ -60,7 +60,7 @@ async def test_finish_and_claim_in_one_trip_release_the_child(conn: Connection) 
         ("run", "ready", "waiting", "running"),
     ],
 )
-async def test_what_becomes_of_children_of_a_failed_task(
+async def test_children_of_a_failed_task_follow_their_policy(
     conn: Connection, on_failure: str, child: str, grandchild: str, whole: str
 ) -> None:
     created = await submit_graph(
@@ -424,7 +424,7 @@ async def test_cancelled_members_count(conn: Connection) -> None:
     assert await read_batch_counts(conn, batch) == ("cancelled", 1, 1, 0)
 
 
-async def test_submitted_in_a_graph_and_read_as_one_list(conn: Connection) -> None:
+async def test_graphs_and_single_tasks_are_listed_together(conn: Connection) -> None:
     created = await submit_graph(conn, {"name": "a"}, {"name": "b"}, owner="ann")
     single = await submit_job(conn, owner="ann")
     listed = await jobs.list_jobs(conn, {"owner": "ann"})

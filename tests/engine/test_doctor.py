@@ -42,6 +42,7 @@ async def test_no_problems(examine: DoctorRunner) -> None:
         "version",
         "pooler",
         "durability",
+        "standby",
         "clock",
         "schema",
         "roles",
@@ -50,6 +51,9 @@ async def test_no_problems(examine: DoctorRunner) -> None:
         "autovacuum",
         "connections",
         "maintenance",
+        "queues",
+        "workers",
+        "alerts",
         "storage",
     ]
     # The server of the tests runs without fsync for speed, and that is what doctor must not let pass.
@@ -210,3 +214,21 @@ async def test_a_role_without_rights_gets_a_finding(conn: Any, url: Secret, sett
     assert (findings["schema"].level, findings["roles"].level) == ("fail", "fail")
     for check in ("schema", "roles"):
         assert f"holdfast migrate grants --role {name}" in (findings[check].fix or "")
+
+
+async def test_queues_without_workers_lost_workers_and_alerts(examine: DoctorRunner, url: Secret) -> None:
+    async with open_connection(url, load_settings()) as connection:
+        await connection.execute("""select holdfast.submit('{"type": "send", "queue": "mail"}')""")
+        await connection.execute("select * from holdfast.claim_tasks('w1', 1, null, '{other}')")
+        await connection.execute("select holdfast.mark_worker_lost('w1')")
+        findings = await examine()
+        assert findings["queues"].level == "warn"
+        assert "no live worker serves mail (1 task, the oldest for" in findings["queues"].text
+        assert findings["workers"].text.startswith("lost: w1 (last seen")
+        assert findings["alerts"].level == "ok"
+        await connection.execute("select holdfast.evaluate_alerts(0)")
+        finding = (await examine())["alerts"]
+        assert (finding.level, finding.text) == ("warn", "firing: warning lost-workers: workers")
+        await connection.execute("update holdfast.alert_rules set last_error = 'x' where name = 'storage'")
+        await connection.execute("select holdfast.set_alert_rule_enabled('lost-workers', false)")
+        assert "storage" in (await examine())["alerts"].text

@@ -58,7 +58,7 @@ def test_the_first_start_makes_a_safe_server(fresh: EmbeddedTestHome) -> None:
         assert server.url.reveal() not in repr(server)
 
 
-def test_nobody_else_gets_in(here: EmbeddedTestHome) -> None:
+def test_other_users_cannot_connect(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         password = here.home.password
         assert password is not None
@@ -156,7 +156,7 @@ def assert_server_stays_up(here: EmbeddedTestHome, seconds: float = 2.5) -> None
         time.sleep(0.02)
 
 
-def test_kept_until_stopped(here: EmbeddedTestHome) -> None:
+def test_a_kept_server_runs_until_it_is_stopped(here: EmbeddedTestHome) -> None:
     embedded.start_permanent_server(here.settings).release()
     assert_server_stays_up(here)
     running_server = embedded.find_running_server(here.settings)
@@ -168,14 +168,14 @@ def test_kept_until_stopped(here: EmbeddedTestHome) -> None:
     assert embedded.stop_server(here.settings) is False
 
 
-def test_lingers_for_a_while(here: EmbeddedTestHome) -> None:
+def test_an_unused_server_stays_for_a_while(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         server.keep_running_for(timedelta(seconds=3))
     assert_server_stays_up(here, 2.5)
     wait_until(here.has_no_processes)
 
 
-def test_stop_does_not_ask_the_users(here: EmbeddedTestHome) -> None:
+def test_stop_ends_a_server_that_is_in_use(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         assert embedded.stop_server(here.settings) is True
         assert not accepts_connections(server.url)
@@ -206,7 +206,7 @@ def test_options_hold_for_the_server_they_started(here: EmbeddedTestHome) -> Non
         assert query(server.url, "show fsync") == [("on",)]
 
 
-def test_alter_system_has_the_last_word(here: EmbeddedTestHome) -> None:
+def test_alter_system_overrides_our_options(here: EmbeddedTestHome) -> None:
     with embedded.start_server(here.settings) as server:
         query(server.url, "alter system set work_mem = '3MB'")
     embedded.stop_server(here.settings)
@@ -214,7 +214,7 @@ def test_alter_system_has_the_last_word(here: EmbeddedTestHome) -> None:
         assert query(server.url, "show work_mem") == [("3MB",)]
 
 
-def test_find_starts_nothing(fresh: EmbeddedTestHome) -> None:
+def test_finding_a_server_does_not_start_one(fresh: EmbeddedTestHome) -> None:
     assert embedded.find_running_server(fresh.settings) is None
     assert not fresh.folder.exists()
     with embedded.start_server(fresh.settings) as server:
@@ -227,7 +227,7 @@ def test_find_starts_nothing(fresh: EmbeddedTestHome) -> None:
     assert fresh.has_no_processes()
 
 
-def test_locate_prefers_a_given_address(fresh: EmbeddedTestHome) -> None:
+def test_a_configured_url_is_preferred(fresh: EmbeddedTestHome) -> None:
     database_url = Secret("postgresql://somewhere/else")
     assert embedded.locate_database(replace(fresh.settings, database_url=database_url)) == (
         database_url,
@@ -270,7 +270,7 @@ AWKWARD_FOLDER_NAMES = [
 @pytest.mark.parametrize(
     "name", AWKWARD_FOLDER_NAMES, ids=["blank", "quotes", "unicode", "long", "shell", "bytes"]
 )
-def test_awkward_folders_just_work(name: str) -> None:
+def test_folders_with_unusual_names_work(name: str) -> None:
     with temporary_home(name) as here:
         with embedded.start_server(here.settings) as server:
             assert accepts_connections(server.url)

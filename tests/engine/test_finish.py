@@ -143,9 +143,7 @@ async def test_retry_after_lengthens_the_delay(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("requested", ["soon", -5, None, [], 1e300, True])
-async def test_nonsense_in_a_failure_never_stops_it_from_being_recorded(
-    conn: Connection, requested: Any
-) -> None:
+async def test_a_failure_with_invalid_values_is_recorded(conn: Connection, requested: Any) -> None:
     created = await submit_job(conn)
     manual_worker = ManualWorker(conn)
     body = {

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast import errors
-from holdfast.engine import hosts
+from holdfast.engine import hosts, primary_change
 from holdfast.engine.connection import Database, open_connection
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
@@ -115,3 +115,82 @@ async def test_all_hosts_frozen_is_an_error_in_time(url: Secret, settings: Setti
 )
 def test_parse_hosts(url: str, expected: list[tuple[str, int]]) -> None:
     assert hosts.parse_hosts(url) == expected
+
+
+class FreezableHost:
+    """A host in front of the real server that can stop answering, as a frozen server does."""
+
+    def __init__(self, url: Secret) -> None:
+        parts = urlsplit(url.reveal())
+        assert parts.hostname
+        assert parts.port
+        self._target = (parts.hostname, parts.port)
+        self._answering = asyncio.Event()
+        self._answering.set()
+        self._copies: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def freeze(self) -> None:
+        self._answering.clear()
+
+    async def stop(self) -> None:
+        self._server.close()
+        for copy in self._copies:
+            copy.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._answering.wait()
+        server_reader, server_writer = await asyncio.open_connection(*self._target)
+        for source, target in ((reader, server_writer), (server_reader, writer)):
+            copy = asyncio.create_task(self._copy(source, target))
+            self._copies.add(copy)
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self._answering.wait()
+            target.write(data)
+        target.close()
+
+
+async def test_call_leaves_a_primary_that_froze_and_was_replaced(
+    url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primary_change, "SUSPECT_AFTER_S", 0.1)
+    monkeypatch.setattr(primary_change, "CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(primary_change, "ANSWER_TIMEOUT_S", 1.0)
+    host = FreezableHost(url)
+    several = add_hosts(url, await host.start())
+    known = hosts.parse_hosts(several.reveal())
+    hosts._last_primaries[tuple(known)] = known[0]
+    settings = replace(settings, call_timeout=timedelta(minutes=10))
+    async with asyncio.timeout(60), Database(several, settings) as database:
+        async with database.connection() as connection:
+            assert hosts.get_host(connection) == known[0]
+        host.freeze()
+        with pytest.raises(errors.DatabaseUnavailableError):
+            async with database.connection() as connection:
+                await connection.fetchval("select 1")
+        async with database.connection() as connection:
+            assert hosts.get_host(connection) == known[1]
+            assert await connection.fetchval("select 1") == 1
+    await host.stop()
+
+
+async def test_slow_call_to_the_primary_is_not_ended(
+    url: Secret, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(primary_change, "SUSPECT_AFTER_S", 0.05)
+    monkeypatch.setattr(primary_change, "CHECK_INTERVAL_S", 0.05)
+    several = add_hosts(url, find_closed_port())
+    async with Database(several, settings) as database, database.connection() as connection:
+        assert await connection.fetchval("select 7 from pg_sleep(1)") == 7
+
+
+async def test_second_name_of_the_primary_does_not_replace_it(url: Secret) -> None:
+    port = urlsplit(url.reveal()).port
+    several = add_hosts(url, after=(f"localhost:{port}",)).reveal()
+    for host in hosts.parse_hosts(several):
+        assert not await primary_change.is_replaced(several, host)

@@ -19,6 +19,7 @@ from holdfast.engine.connection import open_connection
 from holdfast.engine.embedded import home as embedded_home
 from holdfast.engine.schema import FunctionFile, SchemaFiles, SchemaMigration
 from holdfast.settings import Secret, Settings, load_settings
+from holdfast.version import __version__
 
 SCHEMA_FILES = schema.load_packaged_schema()
 MINIMAL_FUNCTION_FILES = tuple(
@@ -91,6 +92,18 @@ async def test_older_code_does_not_put_its_functions_over_newer_ones(
     await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = '99.1'")
     await install.verify_schema(conn)
     with pytest.raises(errors.SchemaTooNewError, match=r"99\.1"):
+        await install.migrate_database(url, settings)
+
+
+async def test_functions_of_a_newer_schema_are_newer_whatever_the_version_is_called(
+    conn: Any, url: Secret, settings: Settings
+) -> None:
+    await conn.execute(
+        "insert into holdfast.migrations values (9999, 'later', 'x', false, now(), $1)", __version__
+    )
+    await conn.execute("update holdfast.function_set set checksum = 'other', applied_by = $1", __version__)
+    await install.verify_schema(conn)
+    with pytest.raises(errors.SchemaTooNewError, match="newer than this code"):
         await install.migrate_database(url, settings)
 
 
@@ -352,7 +365,7 @@ def test_the_files_of_a_folder_are_one_migration_in_name_order(tmp_path: Path) -
         ({"migrations__0001_a": "-- holdfast: concurently\nselect 1;"}, "unknown directive 'concurently'"),
     ],
 )
-def test_files_that_cannot_be_right(texts: dict[str, str], complaint: str, tmp_path: Path) -> None:
+def test_invalid_migration_files_are_refused(texts: dict[str, str], complaint: str, tmp_path: Path) -> None:
     (tmp_path / "functions").mkdir()
     with pytest.raises(ValueError, match=complaint):
         load_schema_files(tmp_path, **texts)

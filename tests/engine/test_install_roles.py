@@ -270,7 +270,7 @@ async def test_an_application_that_only_submits(admin: Any, own_server: Secret, 
     assert not {"finish_and_claim", "claim_tasks", "allow", "deny"} & allowed
 
 
-async def test_grants_that_the_login_may_not_give_are_handed_on(
+async def test_grants_that_the_login_may_not_give_are_printed_for_an_administrator(
     admin: Any, own_server: Secret, settings: Settings
 ) -> None:
     for role in (*SCHEMA_ROLES, "hf_app"):

@@ -126,6 +126,7 @@ async def test_no_write_of_a_stale_holder_is_accepted(conn: Connection, clock: C
         with expect_error("HF001"):
             await write()
         assert await read_task_row(conn, created) == before, name
+    assert await leases.save_progress(conn, [(zombie, Progress(percent=77))]) == ["stale"]
     response = await leases.heartbeat_tasks(
         conn, worker="hand", held=[zombie], progress={created: Progress(percent=77)}
     )

@@ -27,7 +27,7 @@ async def check_limit_counts(conn: Connection) -> None:
     assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
 
 
-async def test_no_more_than_allowed_at_once(conn: Connection) -> None:
+async def test_a_limit_bounds_the_number_of_running_tasks(conn: Connection) -> None:
     await put_limit(conn, "two", queue="q", max_running=2)
     for _ in range(5):
         await submit_job(conn)
@@ -154,7 +154,7 @@ async def test_explain_names_who_holds_the_limit(conn: Connection) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_absurd_limits_are_refused(conn: Connection, rule: dict[str, Any], field: str) -> None:
+async def test_limits_out_of_range_are_refused(conn: Connection, rule: dict[str, Any], field: str) -> None:
     with expect_error("HF004", field):
         await put_limit(conn, "x", queue="q", **rule)
 

@@ -38,9 +38,7 @@ async def run_tasks(conn: Connection, count: int, kind: Any = "succeed", **job: 
         await manual_worker.finish_task(task, kind, {"type": "E", "message": "m"} if kind == "fail" else None)
 
 
-async def test_every_end_is_counted_once_however_often_it_is_looked_at(
-    conn: Connection, clock: Clock
-) -> None:
+async def test_repeated_samples_count_each_ended_job_once(conn: Connection, clock: Clock) -> None:
     await run_tasks(conn, 20)
     await run_tasks(conn, 5, "fail", type="other")
     pair = await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]})
@@ -65,7 +63,7 @@ async def test_every_end_is_counted_once_however_often_it_is_looked_at(
     assert str(pair.id)
 
 
-async def test_two_that_sample_at_once_count_once(db: Database, clock: Clock) -> None:
+async def test_concurrent_samples_count_each_job_once(db: Database, clock: Clock) -> None:
     async with db.connection() as conn:
         await run_tasks(conn, 30)
     await clock.advance(timedelta(minutes=2))
@@ -188,6 +186,48 @@ async def test_queries_of_the_other_dashboard_pages(conn: Connection) -> None:
     before = await overview.get_database_change_token(conn)
     await submit_job(conn)
     assert await overview.get_database_change_token(conn) != before
+
+
+async def test_a_batch_whose_queue_is_paused_is_paused(conn: Connection) -> None:
+    async def read_state() -> str:
+        listed = await batches.list_batches(conn, owner=None, before=None)
+        return (await batches.list_batch_states(conn, listed))[str(batch)]
+
+    batch = await jobs.open_batch(conn, "night")
+    assert await read_state() == "open"
+    await jobs.submit_many(conn, [{"type": "t", "queue": "q", "batch": str(batch)} for _ in range(2)])
+    await submit_graph(conn, {"name": "a"}, {"name": "b", "after": ["a"]}, queue="q", batch=str(batch))
+    await jobs.close_batch(conn, batch)
+    assert await read_state() == "queued"
+    await limits.pause_queue(conn, "q", reason="storm", by="ann")
+    assert await read_state() == "paused"
+    await limits.resume_queue(conn, "q")
+    manual_worker = ManualWorker(conn)
+    tasks = await manual_worker.claim_tasks(1)
+    await limits.pause_queue(conn, "q", reason="storm", by="ann")
+    assert await read_state() == "running"
+    await limits.resume_queue(conn, "q")
+    while tasks:
+        for task in tasks:
+            await manual_worker.finish_task(task)
+        tasks = await manual_worker.claim_tasks(5)
+    assert await read_state() == "done"
+
+
+async def test_charts_of_any_period(conn: Connection, clock: Clock) -> None:
+    await run_tasks(conn, 7)
+    await clock.advance(timedelta(hours=24))
+    await run_tasks(conn, 5)
+    await clock.advance(timedelta(minutes=2))
+    await conn.fetchval("select holdfast.record_throughput_samples(holdfast.now())")
+    now = await conn.fetchval("select holdfast.now()")
+    today = await overview.get_throughput_range(conn, now - timedelta(hours=1), now)
+    assert (sum_chart_series(today, "succeeded"), today["step_s"]) == (5, 60)
+    long = await overview.get_throughput_range(conn, now - timedelta(days=30), now, queue="q")
+    assert long["step_s"] == 28_800
+    assert len(today["points"]) < 61
+    none = await overview.get_throughput_range(conn, now - timedelta(hours=1), now, queue="other")
+    assert none["points"] == []
 
 
 async def test_views_are_saved_shared_and_deleted(conn: Connection) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 from manual_worker import ManualWorker, expect_error, read_job, submit_graph, submit_job
 
-from holdfast.engine import job_detail, jobs, limits, queues, workers
+from holdfast.engine import job_detail, jobs, limits, overview, queues, workers
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import LimitRule
 from holdfast.testing import Clock
 
 
-async def test_queues_with_what_waits_and_who_serves_them(conn: Connection, clock: Clock) -> None:
+async def test_queues_are_listed_with_their_tasks_and_workers(conn: Connection, clock: Clock) -> None:
     for _ in range(3):
         await submit_job(conn)
     await submit_job(conn, queue="other", delay_s=60)
@@ -74,7 +75,7 @@ async def test_a_rate_allows_the_workers_of_its_next_half_minute(conn: Connectio
     assert await workers.count_desired_workers(conn, "q", per_worker=1) == 0
 
 
-async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None:
+async def test_workers_are_listed_with_their_tasks(conn: Connection, clock: Clock) -> None:
     await submit_job(conn, timeout_s=300)
     (task,) = await ManualWorker(conn, "ann").claim_tasks(1)
     await ManualWorker(conn, "bob").claim_tasks(1)
@@ -83,7 +84,7 @@ async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None
     await clock.advance(timedelta(seconds=30))
     await ManualWorker(conn, "bob").claim_tasks(1)
     by_name = {row["name"]: row for row in await workers.list_workers(conn)}
-    assert (by_name["ann"]["state"], by_name["ann"]["running"]) == ("quiet", 0)  # its lease went to bob
+    assert (by_name["ann"]["state"], by_name["ann"]["running"]) == ("unresponsive", 0)  # bob has its lease
     assert (by_name["bob"]["state"], by_name["bob"]["running"]) == ("live", 1)
     (running,) = await workers.list_running_tasks_of_worker(conn, "bob")
     assert (running["task"], running["attempt"]) == (str(task.id), 2)
@@ -92,7 +93,7 @@ async def test_workers_and_what_they_run(conn: Connection, clock: Clock) -> None
     assert [row["name"] for row in await workers.list_workers(conn)] == ["bob"]  # it still holds something
 
 
-async def test_limits_with_what_is_in_use(conn: Connection) -> None:
+async def test_limits_are_listed_with_their_usage(conn: Connection) -> None:
     await limits.put_limit(conn, limits.LimitRule(name="each", queue="q", per_key=True, max_running=2))
     for key in ("a", "b", "b", "b"):
         await submit_job(conn, limit_key=key)
@@ -101,17 +102,23 @@ async def test_limits_with_what_is_in_use(conn: Connection) -> None:
     assert (limit["name"], limit["running"], limit["keys"], limit["fullest"]) == ("each", 3, 2, ["b", "a"])
 
 
-async def test_an_id_by_its_beginning(conn: Connection) -> None:
+async def test_a_job_is_found_by_the_first_or_last_digits_of_its_id(conn: Connection) -> None:
+    async def find(first: str, last: str = "") -> list[UUID]:
+        return await job_detail.find_jobs_by_short_id(conn, first, last)
+
     first, second = await submit_job(conn), await submit_job(conn)
     await ManualWorker(conn).finish_task(await ManualWorker(conn).claim_one_task())
-    assert await job_detail.find_jobs_by_id_prefix(conn, str(first)) == [first]
-    assert await job_detail.find_jobs_by_id_prefix(conn, str(second)[:-1].upper()) == [second]
-    assert await job_detail.find_jobs_by_id_prefix(conn, str(first)[:8]) == sorted([first, second])
+    assert await find(str(first)) == [first]
+    assert await find(str(second)[:-1].upper()) == [second]
+    assert await find(str(first)[:8]) == sorted([first, second])
+    for each in (first, second):
+        assert await find(str(each)[:8], str(each)[-5:]) == await find("", str(each)[-12:]) == [each]
     for wrong in ("", "abc", "zzzzzz", "'; --", str(first) + "0"):
-        assert await job_detail.find_jobs_by_id_prefix(conn, wrong) == []
+        assert await find(wrong) == await find("", wrong) == []
+    assert await conn.fetch("select holdfast.find_jobs_by_id_prefix($1) as id", str(first)) == [(first,)]
 
 
-async def test_a_job_again_as_it_was_submitted(conn: Connection) -> None:
+async def test_a_rerun_repeats_the_submitted_job(conn: Connection) -> None:
     submission: dict[str, Any] = {
         "args": {"url": "x", "nothing": None}, "priority": 3, "limit_key": "k", "attempts": 2,
         "owner": "ann", "labels": {"a": "b"}, "type": "t", "queue": "q",
@@ -124,7 +131,7 @@ async def test_a_job_again_as_it_was_submitted(conn: Connection) -> None:
         await job_detail.build_job_resubmission(conn, UUID(int=1))
 
 
-async def test_a_graph_again_without_what_its_tasks_added(conn: Connection) -> None:
+async def test_a_rerun_of_a_graph_omits_tasks_added_at_run_time(conn: Connection) -> None:
     submitted = await submit_graph(
         conn,
         {"name": "a", "type": "t", "args": {"n": 1}, "weight": 2},
@@ -149,12 +156,51 @@ async def test_a_graph_again_without_what_its_tasks_added(conn: Connection) -> N
     assert [t["name"] for t in (await read_job(conn, again.id))["tasks"]] == ["a", "b"]
 
 
-async def test_a_count_of_what_is_ready_stops_in_each_queue_and_says_so(conn: Connection) -> None:
-    for kind in ("a", "b", "c"):  # a lane each
-        await jobs.submit_many(conn, [{"type": kind, "queue": "full"} for _ in range(10)])
+async def list_queues_up_to(conn: Connection, max_rows: int) -> dict[str, dict[str, Any]]:
+    rows = await queues.list_task_queues(conn, max_rows=max_rows)
+    return {row["queue"]: row for row in rows}
+
+
+async def test_counts_above_the_limit_are_estimates_of_the_right_size(conn: Connection) -> None:
+    """Two types in turn share the positions, and a part of the tasks is gone: the count is still right."""
+    calls = [{"type": kind, "queue": "full"} for _ in range(4000) for kind in ("a", "b")]
+    await jobs.submit_many(conn, calls)
     await jobs.submit(conn, {"type": "a", "queue": "short"})
-    rows = await conn.fetch("select q from holdfast.list_task_queues(null, 25) as q")
-    by_queue = {row["queue"]: row for row in (msgspec.json.decode(each["q"]) for each in rows)}
-    assert (by_queue["full"]["ready"], by_queue["full"]["ready_exact"]) == (25, False)
+    await conn.execute(
+        "delete from holdfast.tasks t using holdfast.lanes l where l.id = t.lane_id and l.queue = 'full'"
+        " and t.pos % 4000 between 500 and 1499"
+    )
+    by_queue = await list_queues_up_to(conn, 1000)
+    assert by_queue["full"]["ready_exact"] is False
+    assert by_queue["full"]["ready"] == pytest.approx(6000, rel=0.15)
     assert (by_queue["short"]["ready"], by_queue["short"]["ready_exact"]) == (1, True)
     assert by_queue["full"]["oldest_s"] >= by_queue["short"]["oldest_s"] >= 0
+    again = (await list_queues_up_to(conn, 1000))["full"]["ready"]
+    assert again == by_queue["full"]["ready"]  # a page that is updated does not flicker
+    assert (await list_queues_up_to(conn, 10_000))["full"]["ready"] == 6000
+    totals = await overview.get_engine_metrics(conn, max_rows=1000)
+    by_type = {row["type"]: row for row in totals["queues"] if row["queue"] == "full"}
+    assert {row["ready_exact"] for row in by_type.values()} == {False}
+    assert sum(row["ready"] for row in by_type.values()) == pytest.approx(6000, rel=0.15)
+
+
+async def test_many_lanes_are_estimated_together(conn: Connection) -> None:
+    keys = [f"tenant-{n}" for n in range(1500)]
+    await jobs.submit_many(conn, [{"type": "a", "queue": "q", "limit_key": key} for key in keys * 2])
+    row = (await list_queues_up_to(conn, 1000))["q"]
+    assert (row["ready"], row["ready_exact"]) == (pytest.approx(3000, rel=0.05), False)
+
+
+async def test_scheduled_tasks_above_the_limit_are_estimated_by_queue(conn: Connection) -> None:
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    for queue, count in (("big", 9000), ("small", 3000)):
+        await jobs.submit_many(
+            conn, [{"type": "a", "queue": queue, "run_at": tomorrow} for _ in range(count)]
+        )
+    by_queue = await list_queues_up_to(conn, 1000)
+    assert by_queue["big"]["scheduled_exact"] is False
+    assert by_queue["big"]["scheduled"] == pytest.approx(9000, rel=0.3)
+    assert by_queue["small"]["scheduled"] == pytest.approx(3000, rel=0.3)
+    totals = msgspec.json.decode(await conn.fetchval("select holdfast.count_problems(now(), 1000)"))
+    assert (totals["scheduled"], totals["scheduled_exact"]) == (pytest.approx(12_000, rel=0.2), False)
+    assert totals["retrying"] == 0

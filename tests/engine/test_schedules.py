@@ -37,7 +37,7 @@ async def list_submitted_jobs(conn: Connection, name: str = "s") -> list[str]:
     return sorted(row["labels"]["schedule_at"] for row in rows)
 
 
-async def test_a_job_for_each_time(conn: Connection, clock: Clock) -> None:
+async def test_each_scheduled_time_creates_one_job(conn: Connection, clock: Clock) -> None:
     stored = await put_schedule(conn, cron="@hourly")
     assert await submit_due_schedules(conn) == 0
     for _ in range(3):

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 from manual_worker import ManualWorker, run_ticks, submit_graph, submit_job
 
 from holdfast.engine import error_groups, jobs, search
@@ -239,10 +240,41 @@ async def test_an_owner_limits_the_search_to_their_jobs(conn: Connection) -> Non
     assert await find_matches(conn, "owner:bob", owner="ann") == [mine]
 
 
-async def test_bounded_counts_are_marked_inexact(conn: Connection) -> None:
+async def test_a_search_goes_on_when_the_newest_rows_do_not_fill_its_page(conn: Connection) -> None:
+    """It scans twenty rows for each row of the page first: the matches are below these, in two tables."""
+    first = await submit_job(conn, type="rare")
+    graph = (await submit_graph(conn, {"name": "a"}, type="rare", queue="stays")).id
+    await jobs.submit_many(conn, [{"type": "t", "queue": "q"} for _ in range(100)])
+    page = await search.search_jobs(conn, "task:rare", limit=2)
+    assert [UUID(row["id"]) for row in page.rows] == [graph, first]
+    assert (page.next, page.truncated) == (None, False)
+    assert (await search.count_jobs(conn, "task:rare", max_rows=3)).exact
+
+
+async def test_bounded_counts_are_estimates_of_the_right_size(conn: Connection) -> None:
     await jobs.submit_many(conn, [{"type": "t", "queue": "q"} for _ in range(30)])
     count = await search.count_jobs(conn, "state:ready", max_rows=10)
-    assert (count.count, count.exact, str(count)) == (10, False, "about 10")
+    assert (count.count, count.exact, count.at_least, str(count)) == (30, False, False, "about 30")
+    await jobs.submit_many(conn, [{"type": "u", "queue": "q", "owner": "ann"} for _ in range(9000)])
+    await jobs.submit_many(conn, [{"type": "u", "queue": "q", "owner": "bob"} for _ in range(3000)])
+    for text, expected in (("", 12_030), ("task:u", 12_000), ("owner:ann", 9000), ("task:u owner:bob", 3000)):
+        count = await search.count_jobs(conn, text, max_rows=1000)
+        assert count.exact is False
+        assert count.count == pytest.approx(expected, rel=0.2), text
+    # A rare match far down: the search stops before it, and the sample does not have it.
+    where = search.build_search_filter("task:t", None)
+    rare = msgspec.json.decode(await conn.fetchval("select holdfast.count_jobs($1, 1000, 100)", where))
+    assert rare["exact"] is False
+    assert rare["count"] <= 500
+
+
+async def test_causes_with_many_attempts_are_estimated(conn: Connection) -> None:
+    await submit_failed_jobs(conn, 200, error="ManyError")
+    since = await conn.fetchval("select holdfast.now() - interval '1 hour'")
+    rows = await conn.fetch("select holdfast.list_error_groups($1, null, false, 10, 50)", since)
+    [group] = [msgspec.json.decode(row[0]) for row in rows]
+    assert (group["attempts"], group["exact"], sum(group["trend"])) == (200, False, 200)
+    assert (group["jobs"], group["jobs_exact"]) == (200, True)
 
 
 async def test_causes(conn: Connection, clock: Clock) -> None:

@@ -102,6 +102,7 @@ async def test_nothing_reads_another_clock(conn: Connection) -> None:
         "notify_event_watchers",
         "notify_job_waiters",
         "get_database_health",
+        "observe_old_snapshot",  # transactions of the server
     }
 
 
@@ -148,7 +149,7 @@ async def test_anonymous_may_call_nothing_of_ours(conn: Connection) -> None:
     assert not await conn.fetchval("select has_schema_privilege('anon', 'holdfast', 'usage')")
 
 
-async def test_shadows_in_the_search_path_change_nothing(conn: Connection) -> None:
+async def test_objects_earlier_in_the_search_path_are_not_used(conn: Connection) -> None:
     """A low role makes its own tables, functions and operators; ours do not look at them."""
     await conn.execute("""insert into holdfast.options values ('public_types', '["t"]')""")
     await conn.execute("grant create on schema public to authenticated")

@@ -106,7 +106,7 @@ async def test_the_same_key_with_another_body_is_refused_also_when_the_job_has_e
     assert not (await jobs.submit(conn, {"type": "t", "queue": QUEUE, "key": "k", "args": {"a": 1}})).created
 
 
-async def test_keys_of_two_owners_do_not_meet(conn: Connection) -> None:
+async def test_keys_of_different_owners_do_not_conflict(conn: Connection) -> None:
     assert await submit_job(conn, key="k", owner="a") != await submit_job(conn, key="k", owner="b")
 
 
@@ -179,7 +179,7 @@ async def test_many_jobs_are_created_in_the_given_order(conn: Connection) -> Non
     assert [new_jobs[n].id for n in (0, 1, 2, 4, 5)] == [task.id for task in taken]
 
 
-async def test_many_jobs_of_all_sorts(conn: Connection) -> None:
+async def test_submit_many_accepts_every_kind_of_job(conn: Connection) -> None:
     new_jobs = await jobs.submit_many(
         conn,
         [

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 import pytest
-from manual_worker import QUEUE, ManualWorker, submit_job
+from manual_worker import QUEUE, ManualWorker, run_ticks, submit_job, wait_until_blocked_or_done
 
 from holdfast import Client, RetryPolicy, task
 from holdfast.engine import jobs, limits, quotas
 from holdfast.engine.connection import Connection
 from holdfast.settings import Secret
+from holdfast.testing import Clock
 
 PLAIN: list[dict[str, Any]] = [
     {},
@@ -31,13 +34,16 @@ PLAIN: list[dict[str, Any]] = [
     {"queue": None},
     {"queue": 5},
     {"args": {"x": "y" * 200_000}},
+    {"delay_s": 60},
+    {"delay_s": 0},
+    {"run_at": "2999-01-01T00:00:00Z"},
+    {"run_at": "1999-01-01T00:00:00Z", "expires_at": "2999-01-01T00:00:00Z"},
+    {"name": "first"},
+    {"name": None, "delay_s": None, "key": None},
 ]
 NOT_PLAIN: list[dict[str, Any]] = [
     {"priority": 1.0},
     {"priority": 1.5},
-    {"delay_s": 60},
-    {"run_at": "2999-01-01T00:00:00Z"},
-    {"name": "first"},
     {"tasks": [{"type": "a", "name": "a"}, {"type": "b", "after": ["a"]}]},
 ]
 WRONG: list[Any] = [
@@ -52,6 +58,14 @@ WRONG: list[Any] = [
     {"attempts": 0},
     {"args": {"x": [str(n) * 3 for n in range(100_000)]}},
     {"unheard_of": 1, "after": ["x"]},
+    {"delay_s": -1},
+    {"delay_s": "soon"},
+    {"run_at": "tomorrow or so"},
+    {"expires_at": 5},
+    {"name": "n" * 300},
+    {"key": ""},
+    {"key": "k" * 2000},
+    {"key": "k", "priority": 999},
 ]
 
 
@@ -99,6 +113,65 @@ async def test_keys_are_kept(conn: Connection, key: str) -> None:
     first = await jobs.submit(conn, build_job({key: "a"}))
     again = await jobs.submit_standalone(conn, build_job({key: "a"}))
     assert (again.id, again.created) == (first.id, False)
+
+
+KEYED: list[dict[str, Any]] = [
+    {},
+    {"owner": "ann"},
+    {"delay_s": 60, "name": "first"},
+    {"type": "new", "owner": "ann"},  # has no lane yet
+]
+
+
+@pytest.mark.parametrize("more", KEYED)
+@pytest.mark.parametrize("quota", [False, True])
+async def test_key_names_one_job_by_either_function(
+    conn: Connection, more: dict[str, Any], quota: bool
+) -> None:
+    await submit_job(conn)  # the lane is there
+    if quota:
+        await quotas.put_quota(conn, "ann", operations=100)
+    first = await jobs.submit_standalone(conn, build_job({"key": "a", **more}))
+    long = await jobs.submit(conn, build_job({"key": "b", **more}))
+    assert get_result_shape(first) == get_result_shape(long)
+    assert await read_job_rows(conn, first.id) == await read_job_rows(conn, long.id) != {}
+    for submit in (jobs.submit, jobs.submit_standalone):
+        again = await submit(conn, build_job({"key": "a", **more}))
+        assert (again.id, again.created, again.tasks) == (first.id, False, first.tasks)
+    other = build_job({"key": "a", "args": {"other": 1}, **more})
+    assert (await get_submit_error(conn, "submit_standalone", other)).sqlstate == "HF003"
+    columns = "scope, key, octet_length(body_hash), active_only, keep_until - now() > interval '6 days'"
+    stored = await conn.fetch(f"select {columns} from holdfast.idempotency_keys order by key")
+    assert [row["key"] for row in stored] == ["a", "b"]
+    assert tuple(stored[0])[2:] == tuple(stored[1])[2:]
+    assert stored[0]["scope"] == stored[1]["scope"]
+
+
+async def test_key_submitted_at_the_same_time_creates_one_job(conn: Connection, url: Secret) -> None:
+    await submit_job(conn)
+    other = await asyncpg.connect(url.reveal())
+    try:
+        transaction = conn.transaction()
+        await transaction.start()
+        first = await jobs.submit_standalone(conn, build_job({"key": "a"}))
+        waiting = asyncio.create_task(jobs.submit_standalone(other, build_job({"key": "a"})))
+        assert await wait_until_blocked_or_done(conn, other.get_server_pid(), waiting)
+        await transaction.commit()
+        second = await waiting
+    finally:
+        await other.close()
+    assert (second.id, second.created) == (first.id, False)
+
+
+async def test_delayed_job_starts_when_it_is_due(conn: Connection, clock: Clock) -> None:
+    await submit_job(conn)  # the lane is there
+    manual_worker = ManualWorker(conn)
+    await manual_worker.finish_task(await manual_worker.claim_one_task())
+    delayed = await jobs.submit_standalone(conn, build_job({"delay_s": 7200}))
+    for hours, ids in ((1, []), (2, [delayed.id])):
+        await clock.advance(timedelta(hours=hours))
+        await run_ticks(conn)
+        assert [task.id for task in await manual_worker.claim_tasks(5)] == ids
 
 
 @pytest.mark.parametrize("more", WRONG, ids=lambda more: msgspec.json.encode(more)[:40].decode())
@@ -161,8 +234,17 @@ async def send(to: str) -> None:
 
 async def test_usual_submits_of_a_client_are_plain_tasks(url: Secret, conn: Connection) -> None:
     client = Client(url.reveal())
-    for options in ({}, {"owner": "ann"}, {"priority": 3}, {"labels": {"a": "b"}}, {"limit_key": "k"}):
-        text = client._encode_submit_request(send("ann"), options).decode()  # type: ignore[arg-type]
+    for options in (
+        {},
+        {"owner": "ann"},
+        {"priority": 3},
+        {"labels": {"a": "b"}},
+        {"limit_key": "k"},
+        {"key": "k"},
+        {"delay": 5},
+    ):
+        request = client._build_submit_request(send("ann"), options)  # type: ignore[arg-type]
+        text = msgspec.json.encode(request).decode()
         assert await conn.fetchval("select holdfast.is_plain_single_task_job($1)", text), text
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -132,20 +134,19 @@ async def test_the_baseline_is_upgraded_under_load(empty_url: Secret, settings: 
     )
     stop_submitting, stop_working = asyncio.Event(), asyncio.Event()
     workers = [ContractWorker(empty_url, f"worker-{n}") for n in range(3)]
-    worker_runs = [asyncio.create_task(worker.run(stop_working)) for worker in workers]
+    worker_runs: list[asyncio.Task[Any]] = [
+        asyncio.create_task(worker.run(stop_working)) for worker in workers
+    ]
     submitter = asyncio.create_task(submit_until(empty_url, stop_submitting))
-    await _wait_for_more_history(conn, 300, worker_runs)
+    runs = [*worker_runs, submitter]
+    await _wait_for_more_history(conn, 300, runs)
     applied = await install.migrate_database(empty_url, settings, files=next_release())
     assert applied.versions == (RELEASED.latest_version + 1,)
     assert applied.functions_replaced
-    await _wait_for_more_history(conn, 300, worker_runs)
+    await _wait_for_more_history(conn, 300, runs)
     stop_submitting.set()
     job_ids = await submitter
-    while await conn.fetchval(
-        "select count(*) from holdfast.tasks where status in ('waiting', 'ready', 'running')"
-    ):
-        _raise_worker_error(worker_runs)
-        await asyncio.sleep(0.05)
+    await _wait_until_drained(conn, worker_runs)
     stop_working.set()
     await asyncio.gather(*worker_runs)
     await _assert_functions_were_replaced(conn)
@@ -153,19 +154,41 @@ async def test_the_baseline_is_upgraded_under_load(empty_url: Secret, settings: 
     await conn.close()
 
 
-async def _wait_for_more_history(conn: Connection, count: int, worker_runs: list[asyncio.Task[None]]) -> None:
+async def _wait_for_more_history(conn: Connection, count: int, runs: list[asyncio.Task[Any]]) -> None:
     """Wait until `count` more tasks have ended."""
     query = "select count(*) from holdfast.history"
     goal = await conn.fetchval(query) + count
-    while await conn.fetchval(query) < goal:
-        _raise_worker_error(worker_runs)
+    await _wait_until(conn, query, lambda ended: ended >= goal, runs)
+
+
+async def _wait_until_drained(conn: Connection, runs: list[asyncio.Task[Any]]) -> None:
+    query = "select count(*) from holdfast.tasks where status in ('waiting', 'ready', 'running')"
+    await _wait_until(conn, query, lambda left: left == 0, runs)
+
+
+async def _wait_until(
+    conn: Connection, query: str, reached: Callable[[int], bool], runs: list[asyncio.Task[Any]]
+) -> None:
+    """Wait until a count is as it should be. Fail when a run ended or nothing changes for a minute."""
+    before, changed_at = -1, time.monotonic()
+    while not reached(count := await conn.fetchval(query)):
+        for run in runs:
+            if run.done():
+                pytest.fail(f"a worker or the submitter ended early: {run.exception()!r}")
+        if count != before:
+            before, changed_at = count, time.monotonic()
+        if time.monotonic() - changed_at > 60:
+            pytest.fail(f"nothing moved for a minute: {await _describe_stall(conn)}")
         await asyncio.sleep(0.05)
 
 
-def _raise_worker_error(worker_runs: list[asyncio.Task[None]]) -> None:
-    for task in worker_runs:
-        if task.done():
-            task.result()
+async def _describe_stall(conn: Connection) -> str:
+    tasks = await conn.fetch("select status, count(*) from holdfast.tasks group by 1")
+    sessions = await conn.fetch(
+        "select pid, state, wait_event_type, wait_event, pg_blocking_pids(pid) as blocked_by, query "
+        "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    return "\n".join(str(dict(row)) for row in [*tasks, *sessions])
 
 
 async def _assert_functions_were_replaced(conn: Connection) -> None:

@@ -52,7 +52,7 @@ async def test_a_worker_that_is_awake_at_the_commit_is_not_notified(
     assert await wakeups.received() == []
 
 
-async def test_a_submit_by_itself_tells_who_sleeps_and_wants_it(
+async def test_a_single_submit_notifies_sleeping_workers_of_its_queue(
     conn: Connection, second: Connection, wakeups: WakeupListener
 ) -> None:
     manual_worker = ManualWorker(conn)
@@ -125,7 +125,7 @@ async def nothing() -> None:
     pass
 
 
-async def test_a_worker_runs_it_without_looking_again(
+async def test_a_notified_worker_runs_a_task_without_polling(
     conn: Connection, second: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker looks again once and then sleeps for longer than the test may take."""

@@ -64,7 +64,7 @@ async def test_a_worker_that_died_is_lost_and_one_that_left_is_not(db: Database)
         assert "no_worker" not in await list_wait_reasons(conn, job.id)
 
 
-async def test_nonsense_is_refused(db: Database) -> None:
+async def test_invalid_commands_and_reports_are_refused(db: Database) -> None:
     with pytest.raises(NotFoundError):
         async with db.connection() as conn:
             await leases.set_worker_command(conn, "nobody", "stop")
@@ -74,3 +74,6 @@ async def test_nonsense_is_refused(db: Database) -> None:
     with pytest.raises(InvalidError):
         async with db.connection() as conn:
             await leases.heartbeat_worker(conn, "a", {"x": "x" * 20_000})
+    with pytest.raises(InvalidError, match="must be a JSON object"):
+        async with db.connection() as conn:
+            await conn.fetchval("select holdfast.heartbeat_worker('a', '[1]')")

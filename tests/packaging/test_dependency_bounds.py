@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-REQUIREMENT = re.compile(r"([A-Za-z0-9-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
+REQUIREMENT = re.compile(r"([A-Za-z0-9.-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
 # The first version without the vulnerability. `pip-audit` on an install of the lowest versions finds more.
 FIRST_FIXED_VERSIONS = {
     "starlette": ("0.49.1", "CVE-2025-62727: quadratic time for a Range header"),
@@ -35,7 +35,7 @@ def read_lower_bounds() -> dict[str, str]:
     for line in [*project["dependencies"], *extras]:
         match = REQUIREMENT.match(line)
         if match is not None:
-            bounds[match[1].lower()] = match[2]
+            bounds[match[1].lower().replace(".", "-")] = match[2]
         else:
             assert line.startswith("holdfast["), f"{line} has no lower bound"
     return bounds
@@ -49,7 +49,7 @@ def test_lower_bounds_exclude_versions_with_known_vulnerabilities() -> None:
 
 def test_lower_bounds_are_not_above_the_locked_versions() -> None:
     lock = (ROOT / "requirements" / "dev.txt").read_text()
-    locked = dict(re.findall(r"^([A-Za-z0-9-]+)(?:\[[^\]]*\])?==([0-9.]+)", lock, re.MULTILINE))
+    locked = dict(re.findall(r"^([A-Za-z0-9.-]+)(?:\[[^\]]*\])?==([0-9.]+)", lock, re.MULTILINE))
     for name, bound in read_lower_bounds().items():
         assert name in locked, f"{name} is not locked"
         assert parse_version(bound) <= parse_version(locked[name]), f"{name}>={bound}, locked {locked[name]}"

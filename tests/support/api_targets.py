@@ -18,6 +18,8 @@ REQUEST_BODY_BY_OPERATION: dict[str, Any] = {
     "post_keys": {"name": "x", "scopes": ["keys"]},
     "put_schedules_name": {"job": {"type": "t"}, "every_s": 60},
     "put_limits_name": {"max_running": 1},
+    "post_alert_silences": {"until": "2999-01-01T00:00:00Z"},
+    "put_alert_rules_name": {"kind": "queue_age", "threshold": 300},
     "post_workers_name_command": {"command": "drain"},
     "post_messages_queue": {"messages": [1]},
     "post_messages_queue_hide": {"ids": [1], "vt_s": 0},
@@ -63,7 +65,7 @@ async def list_targets(api: httpx.AsyncClient) -> list[ApiTarget]:
         ApiTarget(method, path, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
-        if path not in PUBLIC_PATHS
+        if path not in PUBLIC_PATHS and "security" in operation
     ]
 
 

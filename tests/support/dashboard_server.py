@@ -33,10 +33,10 @@ from holdfast.storage import open_store
 T = TypeVar("T")
 
 
-def run_in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_in_thread(coroutine: Coroutine[Any, Any, T], timeout_s: float = 120) -> T:
     """Run a coroutine in a thread of its own, because the browser driver has a loop in this one."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result(120)
+        return pool.submit(asyncio.run, coroutine).result(timeout_s)
 
 
 class ThreadedServer(uvicorn.Server):
@@ -57,7 +57,7 @@ class DashboardServer:
     server_url: Secret
     ids: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def run_query(self, query: Callable[[Connection], Awaitable[T]]) -> T:
+    def run_query(self, query: Callable[[Connection], Awaitable[T]], timeout_s: float = 120) -> T:
         """Run a coroutine function with a new connection to the dashboard's database."""
 
         async def run() -> T:
@@ -67,7 +67,7 @@ class DashboardServer:
             finally:
                 await connection.close()
 
-        return run_in_thread(run())
+        return run_in_thread(run(), timeout_s)
 
     def allow_connections(self, allowed: bool) -> None:
         """Let the database accept or refuse connections. Refusing also ends the open ones."""
@@ -127,6 +127,7 @@ def run_dashboard_server(
     async def insert_sample_data() -> None:
         connection = await asyncpg.connect(url.reveal())
         ids.update(await create_sample_data(connection, open_store(settings)))
+        await connection.execute("select holdfast.evaluate_alerts(0)")
         await connection.close()
 
     run_in_thread(insert_sample_data())

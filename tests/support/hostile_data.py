@@ -45,9 +45,7 @@ async def create_hostile_data(conn: Connection) -> dict[str, Any]:
         manual_worker = ManualWorker(conn, name, [name])
         (task,) = await manual_worker.claim_tasks(1)
         progress = json.dumps({str(task.id): {"percent": 50, "phase": text[:200], "message": text[:2000]}})
-        await conn.execute(
-            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
-        )
+        await conn.execute("select holdfast.save_progress_of_tasks($1, $2)", progress, [task.id])
         about = {"host": text[:200], "version": text[:50]}
         await conn.execute("select holdfast.heartbeat_worker($1, $2)", name, json.dumps(about))
         error = {

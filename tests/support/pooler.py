@@ -12,21 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-import pytest
+from outside_programs import find_program
 
 from holdfast.settings import Secret
 
-FIND_PGBOUNCER_SCRIPT = Path(__file__).parents[2] / "scripts" / "pgbouncer.sh"
-
 
 def find_pgbouncer() -> str:
-    """Return the path of PgBouncer. In CI it is downloaded; elsewhere the tests are skipped without it."""
-    options = [] if os.environ.get("CI") else ["--find"]
-    process = subprocess.run([FIND_PGBOUNCER_SCRIPT, *options], capture_output=True, text=True, check=False)
-    if process.returncode and options:
-        pytest.skip("no PgBouncer here; scripts/pgbouncer.sh fetches it")
-    assert process.returncode == 0, process.stderr
-    return process.stdout.strip()
+    return find_program("pgbouncer")
 
 
 def free_port() -> int:

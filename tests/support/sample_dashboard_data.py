@@ -189,9 +189,7 @@ async def _create_graph_job(conn: Connection) -> UUID:
             await manual_worker.finish_and_claim([build_outcome(task, kind, body)])
     for task in await manual_worker.claim_tasks(2):
         progress = json.dumps({str(task.id): {"percent": 62, "phase": "ocr", "message": "page 31 of 50"}})
-        await conn.execute(
-            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
-        )
+        await conn.execute("select holdfast.save_progress_of_tasks($1, $2)", progress, [task.id])
     return job.id
 
 
@@ -245,9 +243,7 @@ async def _create_running_job(conn: Connection) -> UUID:
         progress = json.dumps(
             {str(task.id): {"percent": 41.5, "phase": "typeset", "message": "chapter 4 of 9"}}
         )
-        await conn.execute(
-            "select holdfast.save_progress_of_tasks($1, $2, holdfast.now())", progress, [task.id]
-        )
+        await conn.execute("select holdfast.save_progress_of_tasks($1, $2)", progress, [task.id])
     retrying = await jobs.submit(
         conn, {"type": "caption", "queue": "ai", "owner": "acme", "args": {"image": "shot.png"}}
     )

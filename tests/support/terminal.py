@@ -20,11 +20,14 @@ ESCAPE_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]
 class Terminal:
     """`holdfast ...` on a pseudo-terminal of 160 by 50 characters. `text` is its output without colours."""
 
-    def __init__(self, *words: str, environ: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, *words: str, environ: dict[str, str], folder: Path, program: str | None = None
+    ) -> None:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+        start = [program] if program else [sys.executable, "-m", "holdfast"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *words], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+            [*start, *words], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
             env={**os.environ, "TERM": "xterm-256color", **environ}, start_new_session=True,
         )  # fmt: skip
         os.close(slave)

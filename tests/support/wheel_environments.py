@@ -11,10 +11,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 UV_PROGRAM = Path(sys.executable).with_name("uv")
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel in a folder and return its path."""
+def build_wheel(folder: Path, source: Path = ROOT) -> Path:
+    """Build the wheel of a source tree in a folder and return its path."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "-w", str(folder), str(ROOT)], check=True, capture_output=True, text=True)
+    subprocess.run([*command, "-w", str(folder), str(source)], check=True, capture_output=True, text=True)
     return next(folder.glob("*.whl"))
 
 

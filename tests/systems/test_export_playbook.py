@@ -42,10 +42,11 @@ async def test_1_single_export(exports_system: SystemHarness) -> None:
     assert history["file_size"] == row["file_size"] > 10_000
     assert history["template_slug"] == "minimal"
     assert (history["expires_at"] - history["created_at"]).days == 7
-    redirect = await ann.get(export["resultUrl"])
+    redirect = await ann.get(f"/api/v1/export/download/{export['id']}")
     assert redirect.status_code == 302
-    pdf = await exports_system.http.get(redirect.headers["location"])
-    assert pdf.status_code == 200
+    for link in (redirect.headers["location"], export["resultUrl"]):
+        pdf = await exports_system.http.get(link)  # a signed link needs no token
+        assert pdf.status_code == 200
     assert pdf.content.startswith(b"%PDF-")
     assert "Amara" in pdf.headers["content-disposition"]
 
@@ -126,13 +127,13 @@ async def test_4_storage_cleanup(exports_system: SystemHarness, clock: Clock) ->
         await exports_system.http.post("/api/v1/export/cleanup", headers=bearer_headers(SERVICE_KEY))
     ).json() == {"deleted": 0}
     await clock.advance(timedelta(days=7, seconds=5))
-    assert (await ann.get(export["resultUrl"])).status_code == 410
+    assert (await ann.get(f"/api/v1/export/download/{export['id']}")).status_code == 410
     response = await exports_system.http.post("/api/v1/export/cleanup", headers=bearer_headers(SERVICE_KEY))
     assert (response.status_code, response.json()) == (200, {"deleted": 1})
     assert not list(files.rglob("*.pdf"))
     async with exports_system.db.connection() as connection:
         assert await connection.fetchval("select count(*) from export_history") == 0
-    assert (await ann.get(export["resultUrl"])).status_code == 410
+    assert (await ann.get(f"/api/v1/export/download/{export['id']}")).status_code == 410
 
 
 async def test_5_batch_export(exports_system: SystemHarness) -> None:
@@ -160,6 +161,8 @@ async def test_5_batch_export(exports_system: SystemHarness) -> None:
         await asyncio.gather(*(ann.wait_for_export(job["jobId"]) for job in jobs))
     status = (await ann.get(f"/api/v1/export/batch/{batch}")).json()
     assert (status["status"], status["progress"], status["completedCount"]) == ("completed", 100, 3)
+    for job in status["jobs"]:
+        assert (await exports_system.http.get(job["resultUrl"])).content.startswith(b"%PDF-")
     zip_file = await ann.get(f"/api/v1/export/batch/{batch}/download")
     assert zip_file.status_code == 200
     assert f"resumes-{batch}.zip" in zip_file.headers["content-disposition"]

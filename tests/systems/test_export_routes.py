@@ -196,7 +196,9 @@ async def test_stages_are_streamed_in_order_and_a_stream_resumes(
             assert (export["status"], export["progress"]) == ("processing", stage)
         gates[3].set()
         final = (await stream.read_until("completed"))[-1]
-        assert final.data == {"jobId": job, "resultUrl": f"/api/v1/export/download/{job}", "error": None}
+        assert (final.data["jobId"], final.data["error"]) == (job, None)
+        pdf = await exports_system.http.get(final.data["resultUrl"])  # without a token
+        assert (pdf.status_code, pdf.content[:5]) == (200, b"%PDF-")
         assert await stream.read_next() is None
     assert list(dict.fromkeys(percents)) == [0, 25, 50, 75, 90]
     resume_headers = {**ann.headers, "last-event-id": str(last_id)}

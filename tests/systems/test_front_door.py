@@ -16,7 +16,7 @@ from holdfast import Client, Ctx, PublicError, TaskFailedError, task
 from holdfast.engine.connection import Database
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
-from holdfast.systems import exports, mount, reports
+from holdfast.systems import bookmarks, clips, exports, mount, reports
 from holdfast.systems.page_routes import PageRoute, SystemPage
 
 
@@ -128,3 +128,38 @@ async def test_stream_sends_the_jobs_of_the_user_and_their_changes(front_door: S
                     break
     assert set(re.findall(r'"id":"([^"]+)"', text)) == {str(job.id)}
     assert '"queued"' in text
+
+
+async def test_bookmarks_and_clips_are_listed_beside_the_jobs(url: Secret, system_settings: Settings) -> None:
+    async with Database(url, system_settings) as db:
+        async with db.connection() as connection:
+            await bookmarks.install(connection)
+            await clips.install(connection)
+        app = create_app(system_settings, database=db, **mount(bookmarks, clips))
+        async with serve_app(app) as address, httpx.AsyncClient(base_url=address, timeout=60) as http:
+            door = SystemHarness(db, http, address, [])
+            ann, ben = door.create_user(), door.create_user()
+            for user in (ann, ben):
+                await user.post("/api/v1/bookmarks/add/data", {"url": f"https://pages.test/{user.id}"})
+                await user.post("/api/v1/clips", {"video_url": f"https://videos.test/{user.id}"})
+            async with db.connection() as connection:
+                await connection.execute(
+                    "update clipnest_videos set processing_status = 'failed', processing_error = 'No sound.'"
+                )
+            items = (await ann.get("/api/v1/my/jobs")).json()["items"]
+            assert [(item["page"], item["status"], item["error"]) for item in items] == [
+                ("/bookmarks", "queued", None),
+                ("/clips", "failed", "No sound."),
+            ]
+            assert {item["title"].rpartition("/")[2] for item in items} == {ann.id}
+            async with http.stream("GET", "/api/v1/my/jobs/stream", headers=ann.headers) as response:
+                text = ""
+                async for part in response.aiter_text():
+                    if not text and "items" in part:  # what the page deletes disappears from it
+                        assert (await ann.delete(items[0]["deletePath"])).status_code == 204
+                    text += part if "items" in part else ""
+                    if text.count("event: items") == 2:
+                        break
+            assert text.count("pages.test") == 1
+            assert (await ann.post(items[1]["retryPath"], {})).status_code == 202
+            assert (await ben.delete(items[1]["deletePath"])).status_code == 404

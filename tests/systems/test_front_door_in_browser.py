@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from accessibility import AccessibilityCheck
 from all_systems import list_systems
 from api_clients import make_token, serve_app
 from chromium import CHROMIUM_OPTIONS, find_chromium
@@ -200,3 +201,24 @@ async def test_the_cookie_of_the_application_signs_in_everywhere(
         await page.goto(f"{site.url}/exports")
         await page.click("#add-samples")  # a change with the cookie alone
         await expect(page.locator("#documents input")).to_have_count(5)
+
+
+@pytest.mark.timeout(600)
+async def test_every_page_is_accessible_in_both_themes(browser: Browser, site: SystemHarness) -> None:
+    ann, check = site.create_user(), AccessibilityCheck()
+    paths = ("/", "/bookmarks", "/clips", "/exports", "/media", "/reports", "/my-jobs")
+    async with open_visit(browser, site) as visit:
+        page = await visit.open_page("/")
+        await check.check(page, "sign-in")
+        await sign_in(page, ann)
+        for state in ("empty", "filled"):
+            for path in paths:
+                await page.goto(site.url + path)
+                await expect(page.locator("#content")).to_be_visible()
+                await check.check(page, f"{path} {state}")
+            if state == "empty":
+                await ann.post("/api/v1/bookmarks/add/data", {"url": "https://pages.test/"})
+                await ann.post("/api/v1/clips", {"video_url": "https://videos.test/1"})
+                await ann.post("/api/v1/export/samples")
+                await ann.start_export(await ann.add_document())
+    assert "\n".join(check.problems) == ""

@@ -148,7 +148,9 @@ async def test_exports_keep_their_end_when_the_engine_forgets_them(
         ended = {job: await ann.wait_for_export(job) for job in (cancelled, failed, completed)}
     await forget_all_jobs(exports_system)
     for job, export in ended.items():
-        assert (await ann.get(f"/api/v1/export/job/{job}")).json() == export
+        kept = (await ann.get(f"/api/v1/export/job/{job}")).json()
+        assert {**kept, "resultUrl": None} == {**export, "resultUrl": None}
+        assert (kept["resultUrl"] is None) == (job != completed)
     assert {export["status"] for export in ended.values()} == {"cancelled", "failed", "completed"}
     await clock.advance(timedelta(days=8))
     async with exports_system.run_worker() as state:

@@ -100,3 +100,11 @@ def test_asynchronous_test_runs_in_auto_mode(project: Path, temporary: Path) -> 
     (project / "test_unmarked.py").write_text("async def test_one(hf): assert hf.submitted() == []\n")
     code, text = run_pytest(project, temporary, "test_unmarked.py", "-o", "asyncio_mode=auto")
     assert code == 0, text
+
+
+def test_application_of_a_module_uses_the_database_of_each_test(project: Path, temporary: Path) -> None:
+    (project / "conftest.py").unlink()  # its fixture would give every test a database
+    code, text = run_pytest(project, temporary, "test_web.py")
+    assert code == 0, text
+    assert "5 passed" in text
+    assert not (project / ".holdfast").exists(), "nothing was stored in the folder of the project"

@@ -12,13 +12,15 @@ import pytest
 
 PUBLIC_NAMES: dict[str, str] = {
     "holdfast": """
+        Alert AlertRule AlertSilence
         Artifact ArtifactOptions Batch BatchHandle BlockingBatchHandle BlockingClient BlockingJobHandle Call
-        Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Erasure Failure FileOptions
-        Graph HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit LimitOptions LogLine Message
+        CallOptions Cancel ChildTaskOptions Client Connection Consumer ConsumerOptions Ctx Erasure Failure
+        FileOptions Graph HoldfastError Job JobHandle JobPage JobTask JobType Lifespan Limit
+        LimitOptions LogLine Message
         MessageMetrics MessagePolicy MessageQueue Node MessagePolicyChanges Progress PublicError QueueShare
         RateLimited MessageReadOptions Reject RetryPolicy Schedule ScheduleOptions ScheduledTask Secret
         Settings Snooze StoredSchedule SubmitOptions Task TaskExplanation TaskFailedError Worker __version__
-        consumer job lifespan load_settings schedule task
+        consumer job lifespan load_settings schedule shard_of task
     """,
     "holdfast.errors": """
         Cancel ConflictError DatabaseError DatabaseFullError DatabaseLoginError DatabasePermissionError
@@ -40,10 +42,10 @@ PUBLIC_NAMES: dict[str, str] = {
         AttemptResult Clock ConsumedMessage DrainResult Holdfast ReplayResult SubmittedTask wait_until
     """,
     "holdfast.server": """
-        HIDDEN_ERROR_MESSAGE AppServices Caller DashboardUser Endpoint EventFrame EventStreamResponse
-        EventSubscription FrameBuilder JobListQuery JobView MetricSample PriorityRoute ProblemDetails
-        StreamViewer UnauthenticatedError ZipEntry api_operation call_built_in_endpoint create_app
-        create_dashboard
+        HIDDEN_ERROR_MESSAGE AppServices Caller DashboardUser EndFrameBuilder Endpoint EventFrame
+        EventStreamResponse EventSubscription FrameBuilder JobListQuery JobView MetricSample PriorityRoute
+        ProblemDetails StreamViewer UnauthenticatedError ZipEntry api_operation call_built_in_endpoint
+        create_app create_dashboard
         encode_event_frames ensure_exists get_client get_idempotency_key get_settings get_store
         identify_caller issue_stream_ticket json_response make_zip_entry parse_body parse_json
         parse_last_event_id parse_path_name parse_path_uuid parse_query problem_response read_body
@@ -52,7 +54,8 @@ PUBLIC_NAMES: dict[str, str] = {
         transaction_as_caller zip_response
     """,
     "holdfast.systems": """
-        AppArguments System create_page_routes install_tables mount qualify_tables require_owner_id
+        AppArguments System UserItem create_owned_link create_page_routes find_visible_files
+        get_systems_schema install_tables mount qualify_tables require_owner_id
     """,
 }
 MODULES_WITH_EXAMPLES = (
@@ -111,9 +114,10 @@ def test_a_client_has_no_public_internals() -> None:
         name for name in dir(Client("postgresql://nobody@127.0.0.1:1/none")) if not name.startswith("_")
     }
     assert public == {
-        "batches", "blocking", "cancel", "close", "connection", "erase_owner", "explain", "files", "get",
-        "iterate_jobs", "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue", "retry",
-        "schedules", "search_jobs", "settings", "start_job", "submit", "submit_many", "transaction", "watch",
+        "alerts", "batches", "blocking", "cancel", "close", "connection", "erase_owner", "explain", "files",
+        "get", "iterate_jobs", "job_types", "limits", "logs", "pause_queue", "queues", "resume_queue",
+        "retry", "schedules", "search_jobs", "settings", "shard", "shard_for", "shard_numbers",
+        "start_job", "submit", "submit_many", "transaction", "watch",
     }  # fmt: skip
 
 

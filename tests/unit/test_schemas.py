@@ -148,10 +148,3 @@ def test_refused_arguments_do_not_match_the_schema(wrong: dict[str, Any]) -> Non
 def test_argument_names_are_checked(args: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(args, build_arguments_schema(everything), cls=jsonschema.Draft202012Validator)
-
-
-def test_unresolvable_annotations_accept_every_value() -> None:
-    @task
-    def local(x: Nowhere, y: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
-
-    assert build_arguments_schema(local)["properties"] == {"x": {}, "y": {}}

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.client.submit_options import SubmitOptions, build_job_request, build_request_options
+from holdfast.client.submit_options import SubmitOptions, build_job_request, build_submit_options
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.tasks import RetryPolicy, task
 from holdfast.errors import InvalidError
@@ -55,7 +55,7 @@ def test_the_crash_budget_is_an_option_of_the_task() -> None:
     def fragile() -> None: ...
 
     assert decode_json(build_job_request(fragile(), {}))["crashes"] == 7
-    with pytest.raises(InvalidError, match="max_crashes must be between 1 and 1000, got 0"):
+    with pytest.raises(InvalidError, match="max_crashes must be a whole number from 1 to 1000, got 0"):
         task(max_crashes=0)(lambda: None)
 
 
@@ -79,9 +79,7 @@ def test_a_graph_names_its_tasks_and_edges() -> None:
             {"delay": timedelta(1), "run_at": datetime(2026, 1, 1, tzinfo=UTC)},
             "Both delay and run_at are set. Pass one of them.",
         ),
-        ({"delay": 5}, r"delay must be a timedelta, got 5. Write delay=timedelta\(seconds=5\)."),
-        ({"throttle": 2.5}, r"Write throttle=timedelta\(seconds=2.5\)."),
-        ({"debounce": "1m"}, r"Write debounce=timedelta\(seconds=30\)."),
+        ({"debounce": "1m"}, "debounce must be a timedelta or a number of seconds, got '1m'"),
         ({"prio": 3}, "submit has no option 'prio'; did you mean 'priority'?"),
         ({"zebra": 3}, "submit has no option 'zebra'. Options: key, unique, owner"),
         ({"batch": "x"}, "'x' is not the id of a batch"),
@@ -89,7 +87,7 @@ def test_a_graph_names_its_tasks_and_edges() -> None:
 )
 def test_wrong_options_are_refused(options: Any, error: str) -> None:
     with pytest.raises(InvalidError, match=error):
-        build_request_options(options)
+        build_submit_options(options)
 
 
 def test_an_empty_graph_is_refused() -> None:

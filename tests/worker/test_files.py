@@ -88,6 +88,7 @@ async def test_files_are_passed_between_tasks_of_a_graph(file_client: Client, tm
     assert (rows["on disk.csv"].kind, rows["on disk.csv"].content_type) == ("table", "text/csv")
     assert rows["stream"].content_type == "application/x-stream"
     assert rows["file 😀.bin"].expires_at is not None
+    assert [file["expires_at"] is None for file in outputs["saves_everything"]] == [True, True, True, False]
     assert all(each.key.startswith(f"ann/{job.id}/") for each in rows.values())
 
 

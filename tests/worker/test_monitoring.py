@@ -29,6 +29,7 @@ from worker_processes import WorkerProcesses
 from holdfast import Client, telemetry
 from holdfast.engine.connection import Connection, Database
 from holdfast.errors import SettingsError
+from holdfast.redaction import SecretMasker
 from holdfast.settings import Secret, Settings, load_settings
 from holdfast.testing import wait_until
 from holdfast.worker import sentry
@@ -331,3 +332,14 @@ def test_missing_sentry_sdk_is_named(
         tracing.Tracing() if module == "opentelemetry" else sentry.start_error_reports(
             Secret("https://k@h.invalid/1")
         )
+
+
+def test_an_event_that_cannot_be_masked_is_not_sent() -> None:
+    """Sentry sends the original event if a processor raises an exception."""
+
+    class BrokenMasker(SecretMasker):
+        def mask_text(self, text: str) -> str:
+            raise ValueError(text)
+
+    event = sentry._mask_event(BrokenMasker(), {"message": "swordfish-by-name"}, None)
+    assert "swordfish" not in str(event)

@@ -146,6 +146,22 @@ async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears:
     assert ears.notifications == ["holdfast_messages|q"]
 
 
+async def test_messages_that_become_visible_wake_sleeping_readers(
+    conn: Connection, ears: ChannelListener
+) -> None:
+    await create_queue(conn, "Q")
+    await conn.execute("select holdfast.wake_message_readers('q')")  # without wakeups, nothing happens
+    await conn.execute("select holdfast.enable_message_wakeups('Q')")
+    await send_messages(conn, 1)
+    await ears.on("holdfast_messages")
+    await conn.execute("select holdfast.wake_message_readers('q')")
+    assert await ears.count(conn) == 0  # nobody sleeps
+    await conn.execute("select holdfast.register_sleeping_reader('q', '30 seconds')")
+    await conn.execute("select holdfast.wake_message_readers('Q')")
+    assert await ears.count(conn) == 1
+    assert ears.notifications == ["holdfast_messages|q"]
+
+
 async def test_a_burst_wakes_at_most_once_per_interval(conn: Connection, ears: ChannelListener) -> None:
     await create_queue(conn)
     await conn.execute("select holdfast.enable_message_wakeups('q')")

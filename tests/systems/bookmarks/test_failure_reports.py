@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,13 @@ from holdfast.systems.bookmarks.processing import MessageProcessor
 from holdfast.testing import wait_until
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
+brotli = pytest.importorskip("brotli")
+# Sentry's client uses Brotli if it is installed.
+DECOMPRESS_BY_ENCODING: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "br": brotli.decompress,
+    "identity": bytes,
+}
 QUEUE = "add-bookmark-url-queue"
 
 
@@ -36,8 +43,8 @@ def read_events(server: WebServer) -> list[dict[str, Any]]:
     """Return the events of the envelopes: lines of JSON, a header before each item."""
     events: list[dict[str, Any]] = []
     for request in server.requests:
-        is_compressed = request.headers.get("content-encoding") == "gzip"
-        body = gzip.decompress(request.body) if is_compressed else request.body
+        decompress = DECOMPRESS_BY_ENCODING[request.headers.get("content-encoding", "identity")]
+        body = decompress(request.body)
         lines = [json.loads(line) for line in body.splitlines() if line.startswith(b"{")]
         events += [line for line in lines if line.get("message") or line.get("logentry")]
     return events

@@ -53,7 +53,7 @@ async def test_added_card_fills_in_live_and_is_deleted_with_its_files(
         assert await card.get_attribute("data-status") in ("pending", "processing")
         system.capture.gate.set()
         await expect(card).to_have_attribute("data-status", "complete")
-        await expect(card.locator("h3")).to_have_text("A kitchen garden")
+        await expect(card.locator("h2")).to_have_text("A kitchen garden")
         await expect(card.locator("img.picture")).to_have_js_property("naturalWidth", 800)
         await expect(page.locator("#usage")).to_have_text("1 bookmark")
         await tab.check_width()
@@ -211,7 +211,7 @@ async def test_hostile_texts_stay_texts(system: BookmarksHarness, browser: Brows
                 HOSTILE_TITLE,
             )
             await expect(card).to_have_attribute("data-status", "failed")
-            await expect(card.locator("h3")).to_contain_text("<img src=x onerror=")
+            await expect(card.locator("h2")).to_contain_text("<img src=x onerror=")
             await card.locator("button.open").click()
             await expect(tab.page.locator("dialog")).to_contain_text("javascript:window.hacked=4")
             assert await tab.page.locator("[href^='javascript']").count() == 0

@@ -14,10 +14,11 @@ import pytest
 from bookmarks_harness import CONSUMER_PATH, BookmarksHarness, ControlledCapture
 
 from holdfast import Client
-from holdfast.engine.connection import Database
+from holdfast.engine.connection import Connection, Database
 from holdfast.settings import Secret
 from holdfast.systems.bookmarks.capture_port import BookmarkCapture
 from holdfast.systems.bookmarks.consumer import MAX_BOOKMARKS_AT_ONCE
+from holdfast.systems.bookmarks.messages import BOOKMARK_QUEUE
 from holdfast.systems.bookmarks.processing_queries import MAX_VISIBLE_MESSAGES_PER_USER
 from holdfast.systems.bookmarks.shared_capture import SharedCapture
 from holdfast.testing import wait_until
@@ -64,6 +65,22 @@ async def test_users_with_imports_take_turns(system: BookmarksHarness) -> None:
     captured = [url.split("/")[3] for name, url in system.capture.calls if name == "capture_page"]
     # When the first half is done, both users have got about the same.
     assert 8 <= captured[:30].count("1") <= 22
+
+
+async def test_a_message_whose_turn_comes_wakes_a_sleeping_worker(
+    system: BookmarksHarness, conn: Connection
+) -> None:
+    """The worker that finished the message before may be busy, while another one sleeps."""
+    ann, notifications = system.create_user(), list[object]()
+    await ann.post(IMPORT_PATH, {"urls": [f"https://example.com/{n}" for n in range(12)]})
+    await conn.add_listener("holdfast_messages", lambda *values: notifications.append(values[-1]))
+    await conn.execute("select holdfast.enable_message_wakeups($1)", BOOKMARK_QUEUE)
+    await conn.execute("select holdfast.register_sleeping_reader($1)", BOOKMARK_QUEUE)
+    ids = [row[0] for row in await system.fetch("select id from public.bookmarks order by id")]
+    for bookmark_id in ids[:MAX_VISIBLE_MESSAGES_PER_USER]:
+        assert notifications == []
+        await ann.delete(f"/api/v1/bookmarks/{bookmark_id}")
+    await wait_until(lambda: notifications == [BOOKMARK_QUEUE])
 
 
 async def _is_zero(counting: Any) -> bool:

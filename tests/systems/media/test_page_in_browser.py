@@ -317,7 +317,7 @@ async def test_hostile_texts_stay_texts(
         )
         card = tab.cards.first
         await expect(card).to_have_attribute("data-status", "failed")
-        await expect(card.locator("h3")).to_contain_text("<img src=x onerror=")
+        await expect(card.locator("h2")).to_contain_text("<img src=x onerror=")
         await card.locator("button.open").click()
         await expect(tab.page.locator("dialog")).to_contain_text("javascript:window.hacked=4")
         assert (
