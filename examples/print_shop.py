@@ -46,6 +46,12 @@ async def submit_jobs() -> None:
     print(await now.result(), "|", await once.result(), "|", (await later.get()).status)
 
 
+async def submit_with_options() -> None:
+    careful = await client.submit(draw(6).options(retries=9, timeout=30, priority=5))
+    pages = await client.submit_many(draw(page).options(key=f"page:{page}") for page in (7, 8))
+    print(await careful.result(), [page.created for page in pages])
+
+
 async def submit_graph() -> None:
     g = Graph("book")
     first, second = g.add(draw(1)), g.add(draw(2))
@@ -87,7 +93,14 @@ async def retry_failed_job() -> None:
 
 async def main() -> None:
     async with client:
-        for part in (submit_jobs, submit_graph, submit_batch, control_jobs, retry_failed_job):
+        for part in (
+            submit_jobs,
+            submit_with_options,
+            submit_graph,
+            submit_batch,
+            control_jobs,
+            retry_failed_job,
+        ):
             print(f"-- {part.__name__}")
             await part()
 
