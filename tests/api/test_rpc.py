@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ import httpx
 import pytest
 from api_clients import bearer_headers, create_service_key, make_token, serve_app
 from book_app import SERVICE_KEY
+from node_programs import run_supabase_js
 from postgrest import APIError, AsyncPostgrestClient
 from starlette.applications import Starlette
 
@@ -24,7 +21,6 @@ SERVICE = bearer_headers(SERVICE_KEY)
 PGMQ_PROFILE = {"content-profile": "pgmq_public"}
 HOLDFAST_PROFILE = {"content-profile": "holdfast"}
 NEW_KEY_ARGUMENTS = {"p_name": "", "p_prefix": "", "p_hash": "", "p_scopes": []}
-SUPABASE_JS_VERSION = "2.58.0"
 
 
 @pytest.fixture
@@ -188,19 +184,9 @@ main().catch((problem) => { console.error(problem); process.exit(1) })
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
 @pytest.mark.timeout(300)
 async def test_supabase_js_sends_reads_and_archives(base: str, mail_queue: str, tmp_path: Path) -> None:
-    installing = ["npm", "install", "--no-audit", "--no-fund", f"@supabase/supabase-js@{SUPABASE_JS_VERSION}"]
-    await asyncio.to_thread(subprocess.run, installing, cwd=tmp_path, check=True, capture_output=True)
-    (tmp_path / "call.cjs").write_text(SUPABASE_SCRIPT)
-    process = await asyncio.create_subprocess_exec(
-        "node", "call.cjs", base, SERVICE_KEY, mail_queue, cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, problems = await process.communicate()
-    assert process.returncode == 0, problems.decode()
-    answered = json.loads(out)
+    answered = await run_supabase_js(SUPABASE_SCRIPT, tmp_path, base, SERVICE_KEY, mail_queue)
     assert answered["sent"] == [1]
     assert answered["read"][0]["message"] == {"n": 1}
     assert (answered["archived"], answered["rest"]) == (True, [])

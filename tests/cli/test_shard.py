@@ -7,7 +7,6 @@ import json
 
 import asyncpg
 import pytest
-from shard_databases import create_shard_databases
 
 from holdfast import Client, task
 from holdfast.cli.root import run_command_line
@@ -22,11 +21,6 @@ Captured = pytest.CaptureFixture[str]
 @task(queue="sharded")
 async def echo(text: str) -> str:
     return text
-
-
-@pytest.fixture
-async def urls(server_url: Secret, template: str, settings: Settings) -> dict[int, str]:
-    return await create_shard_databases(server_url, template, settings, [1, 2])
 
 
 async def run_shard_command(urls: dict[int, str], *arguments: str) -> int:

@@ -7,11 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from shard_databases import create_shard_databases
 
 from holdfast import Client, task
 from holdfast.cli.root import run_command_line
-from holdfast.settings import Secret, Settings
+from holdfast.settings import Settings
 
 Captured = pytest.CaptureFixture[str]
 
@@ -19,11 +18,6 @@ Captured = pytest.CaptureFixture[str]
 @task(queue="sharded")
 async def echo(text: str) -> str:
     return text
-
-
-@pytest.fixture
-async def urls(server_url: Secret, template: str, settings: Settings) -> dict[int, str]:
-    return await create_shard_databases(server_url, template, settings, [1, 2])
 
 
 async def run(urls: dict[int, str], *arguments: str) -> int:

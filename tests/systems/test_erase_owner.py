@@ -91,8 +91,8 @@ async def test_one_request_erases_a_user_of_all_systems(product: SystemHarness, 
         assert await count_owner_traces(connection, ben.id) == before
 
         async def only_records_are_left() -> bool:
-            # Idle lanes are closed after an hour, and then deleted with their counters as soon as no older transaction
-            # of the server runs, such as one of another test.
+            # Idle lanes are closed after an hour, and deleted with their counters as soon as no older
+            # transaction of the server runs, such as one of another test.
             await clock.advance(timedelta(minutes=30))
             await connection.execute("select holdfast.tick(), holdfast.tick()")
             return set(await count_owner_traces(connection, ann.id)) == KEPT_RECORDS

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from clips_harness import ClipsHarness
+from node_programs import run_supabase_js
 from system_harness import SERVICE_KEY
 
-SUPABASE_JS_VERSION = "2.58.0"
 SCRIPT = """
 const { createClient } = require('@supabase/supabase-js')
 const [url, key, record] = process.argv.slice(2)
@@ -46,22 +43,12 @@ main().catch((problem) => { console.error(problem); process.exit(1) })
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
 @pytest.mark.timeout(300)
 async def test_the_queue_calls_of_the_source(system: ClipsHarness, tmp_path: Path) -> None:
     ann = system.create_user()
     clip = await system.add(ann, "https://youtu.be/x")
-    installing = ["npm", "install", "--no-audit", "--no-fund", f"@supabase/supabase-js@{SUPABASE_JS_VERSION}"]
-    await asyncio.to_thread(subprocess.run, installing, cwd=tmp_path, check=True, capture_output=True)
-    (tmp_path / "call.cjs").write_text(SCRIPT)
     record = json.dumps({"id": clip["id"], "video_url": clip["video_url"]})
-    process = await asyncio.create_subprocess_exec(
-        "node", "call.cjs", system.url, SERVICE_KEY, record, cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, problems = await process.communicate()
-    assert process.returncode == 0, problems.decode()
-    answers = json.loads(out)
+    answers = await run_supabase_js(SCRIPT, tmp_path, system.url, SERVICE_KEY, record)
     assert (answers["sent"], answers["next"]) == ([2], [1])  # the first message is that of the trigger
     assert [message["read_ct"] for message in answers["scrape"]] == [1, 1]
     assert answers["scrape"][0]["message"]["video_id"] == clip["id"]
