@@ -17,10 +17,8 @@ chmod 755 "$work"
 cd "$work"
 {
   if etcd=$(command -v etcd); then cp "$etcd" etcd; else
-    apt-get download -qq etcd-server ||
-      { [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get download -qq etcd-server; } ||
-      { echo "patroni: cannot download etcd; on Debian, as root: apt-get install etcd-server"; exit 1; }
-    dpkg -x ./*.deb unpacked && mv unpacked/usr/bin/etcd etcd
+    "$root/scripts/unpack_packages.sh" "$work/unpacked" etcd-server
+    mv unpacked/usr/bin/etcd etcd
   fi
   mkdir new new/lib
   "$root/.venv/bin/uv" pip install -q --python "$python" --target new/lib --require-hashes -r "$lock"
