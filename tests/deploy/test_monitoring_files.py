@@ -103,7 +103,7 @@ async def exported(url: Secret, tmp_path: Path) -> Labels:
     processes, port = WorkerProcesses(url, tmp_path), find_free_port()
     async with Client(url.reveal()) as client:
         await client.limits.put("one", queue="record", max_running=1)
-        await client.submit(recorder_app.waits("gate"))
+        await client.submit(recorder_app.wait_for_gate("gate"))
         worker = await processes.start("--health-port", str(port))
         running = partial(processes.has_recorded, "began", "gate", 1)
         await wait_until(running, within=timedelta(seconds=60))

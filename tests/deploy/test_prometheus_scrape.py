@@ -62,7 +62,7 @@ async def test_prometheus_reads_api_and_worker(url: Secret, tmp_path: Path) -> N
             Client(url.reveal()) as client,
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{own_port}") as http,
         ):
-            await (await client.submit(recorder_app.short(7))).result()
+            await (await client.submit(recorder_app.record_number(7))).result()
             await check_scrape(http)
     finally:
         for process in (prometheus, worker, api):
@@ -79,7 +79,7 @@ async def check_scrape(http: httpx.AsyncClient) -> None:
         assert response.json()["status"] == "success", response.text
         return list(response.json()["data"]["result"])
 
-    finished = 'holdfast_tasks_finished_total{type="short",outcome="succeed"} == 1'
+    finished = 'holdfast_tasks_finished_total{type="record_number",outcome="succeed"} == 1'
     await wait_until(lambda: query(finished), within=START_TIMEOUT, what="the finished task")
     await wait_until(lambda: query("holdfast_workers == 1"), within=START_TIMEOUT, what="the worker")
     assert {row["metric"]["job"] for row in await query("up == 1")} == {"holdfast-api", "holdfast-worker"}

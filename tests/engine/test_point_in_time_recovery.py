@@ -79,7 +79,9 @@ def get_url(server: FaultServer) -> Secret:
 
 async def run_short_jobs(client: Client, numbers: range) -> None:
     """Submit jobs under the keys of their numbers, and wait until they have ended."""
-    jobs = [await client.submit(recorder_app.short(number), key=f"short {number}") for number in numbers]
+    jobs = [
+        await client.submit(recorder_app.record_number(number), key=f"short {number}") for number in numbers
+    ]
     for job in jobs:
         await job.result()
 
@@ -103,8 +105,8 @@ async def work_before_the_accident(
         await run_short_jobs(client, range(10))
         restored = await asyncio.to_thread(site.copy)
         await run_short_jobs(client, range(10, 20))
-        interrupted = await client.submit(recorder_app.waits("gate"))
-        later = await client.submit(recorder_app.short(77), delay=2)
+        interrupted = await client.submit(recorder_app.wait_for_gate("gate"))
+        later = await client.submit(recorder_app.record_number(77), delay=2)
         await wait_until(
             lambda: workers.has_recorded("began", "gate", 1), within=WAIT_TIMEOUT, what="a running task"
         )
@@ -169,10 +171,12 @@ async def check_the_recovered_work(url: Secret, interrupted: UUID, folder: Path,
             )
             await run_short_jobs(client, range(30))  # the first 20 are known by their keys
             await wait_until(
-                lambda: after.has_recorded("short", 77, 1), within=WAIT_TIMEOUT, what="the delayed job"
+                lambda: after.has_recorded("record_number", 77, 1),
+                within=WAIT_TIMEOUT,
+                what="the delayed job",
             )
         finally:
             await stop_workers(after)
     lines = Counter(tuple(line[1:3]) for line in after.read_record_lines())
-    expected = {("short", str(number)): 1 for number in (*range(20, 30), 77)}
+    expected = {("record_number", str(number)): 1 for number in (*range(20, 30), 77)}
     assert lines == {**expected, ("began", "gate"): 1, ("ended", "gate"): 1}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from recorder_app import record, short
+from recorder_app import record, record_number
 
 from holdfast import Ctx, task
 
-__all__ = ["short"]
+__all__ = ["record_number"]
 
 if "child" in sys.argv[0]:
     raise RuntimeError("the licence server is away")

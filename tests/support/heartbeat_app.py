@@ -7,7 +7,7 @@ import subprocess
 import time
 from datetime import timedelta
 
-from hard_app import place
+from misbehaving_app import get_gate_path
 from recorder_app import QUICK, record
 
 from holdfast import Ctx, task
@@ -17,27 +17,27 @@ SHORT_LEASE = timedelta(seconds=2)
 
 
 @task(queue="record", retry=QUICK, lease=LONG_LEASE)
-async def holds_long(ctx: Ctx, name: str) -> int:
+async def wait_with_long_lease(ctx: Ctx, name: str) -> int:
     record("began", name, ctx.attempt)
-    while not place(name).exists():
+    while not get_gate_path(name).exists():
         await asyncio.sleep(0.01)
     return ctx.attempt
 
 
 @task(queue="record", retry=QUICK, lease=SHORT_LEASE)
-async def holds_short(ctx: Ctx, name: str) -> int:
+async def wait_with_short_lease(ctx: Ctx, name: str) -> int:
     record("began", name, ctx.attempt)
-    while not place(name).exists():
+    while not get_gate_path(name).exists():
         await asyncio.sleep(0.01)
     return ctx.attempt
 
 
 @task(queue="record", retry=QUICK, process=True, lease=LONG_LEASE)
-def starts_program(ctx: Ctx, name: str) -> int:
+def start_program_in_child(ctx: Ctx, name: str) -> int:
     """Starts a program that would outlive the child process and its worker."""
     program = subprocess.Popen(["sleep", "600"])
     record("began", name, ctx.attempt, program.pid)
-    while not place(name).exists():
+    while not get_gate_path(name).exists():
         time.sleep(0.01)
     program.kill()
     program.wait()
@@ -45,8 +45,8 @@ def starts_program(ctx: Ctx, name: str) -> int:
 
 
 @task(queue="record", retry=QUICK, process=True, lease=SHORT_LEASE)
-def runs_in_child(ctx: Ctx, name: str) -> int:
+def wait_in_child(ctx: Ctx, name: str) -> int:
     record("began", name, ctx.attempt)
-    while not place(name).exists():
+    while not get_gate_path(name).exists():
         time.sleep(0.01)
     return ctx.attempt

@@ -15,13 +15,13 @@ from holdfast import Ctx, Reject, task
 
 
 @task(queue="watched")
-async def quick(x: int) -> int:
-    with trace.get_tracer("app").start_as_current_span("inside quick"):
+async def double(x: int) -> int:
+    with trace.get_tracer("app").start_as_current_span("inside double"):
         return 2 * x
 
 
 @task(queue="watched")
-async def blocks() -> None:
+async def block_event_loop() -> None:
     """Blocks the loop until it is allowed to go on."""
     record = Path(os.environ["RECORD"])
     with record.open("a") as file:
@@ -31,17 +31,17 @@ async def blocks() -> None:
 
 
 @task(queue="watched", retries=0)
-async def breaks() -> None:
+async def raise_error() -> None:
     raise OSError("no bread")
 
 
 @task(queue="watched")
-async def passes_on(ctx: Ctx) -> None:
-    await ctx.submit(quick(3), detached=True)
+async def submit_another(ctx: Ctx) -> None:
+    await ctx.submit(double(3), detached=True)
 
 
 @task(queue="watched")
-async def rejects() -> None:
+async def reject() -> None:
     raise Reject("closed on Sundays")
 
 
@@ -49,7 +49,7 @@ Nickname = Annotated[str, msgspec.Meta(extra_json_schema={"format": "password"})
 
 
 @task(queue="watched", retries=0)
-async def spills(api_token: str, nickname: Nickname) -> None:
+async def fail_with_secrets(api_token: str, nickname: Nickname) -> None:
     """Fails with its secrets in the message, in the cause, in local variables and in a log line."""
     copies = {"detail": [api_token, nickname], "text": f"{api_token} and {nickname}"}
     logging.getLogger("app").error("about to log in with %s", api_token)

@@ -30,39 +30,39 @@ def record(*words: object) -> None:
         file.write(line)
 
 
-def gate(name: str) -> Path:
+def get_gate_path(name: str) -> Path:
     return Path(os.environ["RECORD"]).with_name(name)
 
 
 @consumer(queue="short", vt=VT, create=True)
-async def short(msg: Message[Letter]) -> None:
+async def record_letter(msg: Message[Letter]) -> None:
     record("short", msg.body.number, msg.reads)
 
 
 @consumer(queue="waits", vt=VT, create=True)
-async def waits(msg: Message[str]) -> None:
+async def wait_for_gate(msg: Message[str]) -> None:
     record("began", msg.body, msg.reads)
-    while not gate(msg.body).exists():
+    while not get_gate_path(msg.body).exists():
         await asyncio.sleep(0.01)
     record("ended", msg.body, msg.reads)
 
 
 @consumer(queue="hour", vt=timedelta(hours=1), create=True)
-async def hour(msg: Message[str]) -> None:
-    await waits.function(msg)
+async def wait_with_long_visibility(msg: Message[str]) -> None:
+    await wait_for_gate.function(msg)
 
 
 @consumer(queue="plain", vt=VT, create=True)
-def plain(msg: Message[str]) -> None:
+def wait_in_thread(msg: Message[str]) -> None:
     record("began", msg.body, msg.reads)
-    while not gate(msg.body).exists():
+    while not get_gate_path(msg.body).exists():
         msg.check()
         time.sleep(0.01)
     record("ended", msg.body, msg.reads)
 
 
 @consumer(queue="blocks", vt=VT, create=True)
-async def blocks(msg: Message[float]) -> None:
+async def block_event_loop(msg: Message[float]) -> None:
     """Blocks the whole event loop, as careless code does."""
     record("began", "blocks", msg.reads)
     time.sleep(msg.body)
@@ -70,19 +70,19 @@ async def blocks(msg: Message[float]) -> None:
 
 
 @consumer(queue="gil", vt=VT, create=True)
-def gil(msg: Message[int]) -> None:
+def hold_gil(msg: Message[int]) -> None:
     """A C call that lets no other thread of the process run for so many microseconds."""
     record("began", "gil", msg.reads)
     ctypes.PyDLL(None).usleep(msg.body)
     record("ended", "gil", msg.reads)
 
 
-def bury(msg: Message[Any], error: str) -> None:
+def record_dead_letter(msg: Message[Any], error: str) -> None:
     record("dead", msg.id, error.splitlines()[0])
 
 
-@consumer(queue="Poison", vt=VT, create=True, max_reads=3, on_dead=bury)
-async def poison(msg: Message[Letter]) -> None:
+@consumer(queue="Poison", vt=VT, create=True, max_reads=3, on_dead=record_dead_letter)
+async def end_by_number(msg: Message[Letter]) -> None:
     record("poison", msg.body.number, msg.reads)
     if msg.body.number == 1:
         raise ValueError("number one")
@@ -95,7 +95,7 @@ async def poison(msg: Message[Letter]) -> None:
 
 
 @consumer(queue="kept", vt=VT, create=True, finish="delete")
-def kept(msg: Message[str]) -> None:
+def finish_in_own_transaction(msg: Message[str]) -> None:
     """Finishes in a transaction of its own, in plain code; waits in it for longer than vt."""
     with psycopg.connect(os.environ["HOLDFAST_DATABASE_URL"]) as connection:
         connection.execute("insert into written values (%s)", [f"{msg.body} {msg.reads}"])
@@ -103,7 +103,7 @@ def kept(msg: Message[str]) -> None:
         record("done", msg.body, msg.reads)
         if msg.body == "raises" and msg.reads == 1:
             raise OSError("after done")
-        while not gate(msg.body).exists():
+        while not get_gate_path(msg.body).exists():
             time.sleep(0.01)
 
 
@@ -111,7 +111,7 @@ client = Client()
 
 
 @consumer(queue="first", vt=VT, create=True)
-async def first(msg: Message[str]) -> None:
+async def finish_and_send_next(msg: Message[str]) -> None:
     """Finishes, sends the next and writes, all in one transaction."""
     connection = await asyncpg.connect(os.environ["HOLDFAST_DATABASE_URL"])
     transaction = connection.transaction()

@@ -14,22 +14,22 @@ from datetime import timedelta
 from pathlib import Path
 
 from process_tree import is_running
-from recorder_app import QUICK, record, short, waits
+from recorder_app import QUICK, record, record_number, wait_for_gate
 
 from holdfast import Ctx, task
 
-__all__ = ["short", "waits"]
+__all__ = ["record_number", "wait_for_gate"]
 
 LEASE = timedelta(seconds=2)
 MIB = 1 << 20
 
 
-def place(name: str) -> Path:
+def get_gate_path(name: str) -> Path:
     return Path(os.environ["RECORD"]).with_name(name)
 
 
 @task(queue="record", retry=QUICK, lease=LEASE)
-async def busy(ctx: Ctx, how: str, seconds: float) -> str:
+async def block_worker(ctx: Ctx, how: str, seconds: float) -> str:
     """Keeps the loop and, as `gil`, every other thread from running."""
     record("began", how, ctx.attempt)
     if how == "gil":
@@ -45,45 +45,45 @@ async def busy(ctx: Ctx, how: str, seconds: float) -> str:
 
 
 @task(queue="record", retry=QUICK, lease=timedelta(seconds=120))
-async def patient(ctx: Ctx, name: str) -> int:
+async def wait_with_long_lease(ctx: Ctx, name: str) -> int:
     """With a lease so long that nobody would wait for its end."""
     record("began", name, ctx.attempt)
-    while not place(name).exists():
+    while not get_gate_path(name).exists():
         await asyncio.sleep(0.01)
     record("ended", name, ctx.attempt)
     return ctx.attempt
 
 
 @task(queue="record", retries=0, lease=timedelta(seconds=120), timeout=timedelta(seconds=2))
-async def hangs(ctx: Ctx, how: str) -> None:
-    record("began", "hangs", ctx.attempt)
+async def hang_in_event_loop(ctx: Ctx, how: str) -> None:
+    record("began", "hang_in_event_loop", ctx.attempt)
     if how == "gil":
         ctypes.PyDLL(None).sleep(600)
     time.sleep(600)
 
 
 @task(queue="record", retries=0, timeout=timedelta(seconds=1))
-def never_returns(ctx: Ctx) -> None:
-    record("began", "never", ctx.attempt)
+def hang_in_thread(ctx: Ctx) -> None:
+    record("began", "hang_in_thread", ctx.attempt)
     time.sleep(600)
 
 
 @task(queue="record", retry=QUICK)
-async def dies(ctx: Ctx, how: str) -> None:
+async def crash_worker(ctx: Ctx, how: str) -> None:
     """Takes its process with it."""
     record("began", how, ctx.attempt)
-    die(how)
+    crash_process(how)
 
 
 @task(queue="record", retry=QUICK, process=True)
-def dies_alone(ctx: Ctx, how: str) -> None:
+def crash_child(ctx: Ctx, how: str) -> None:
     ctx.log("about to die", how=how)
     print("last words")  # noqa: T201
     record("began", how, ctx.attempt)
-    die(how)
+    crash_process(how)
 
 
-def die(how: str) -> None:
+def crash_process(how: str) -> None:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "segv":
@@ -92,16 +92,16 @@ def die(how: str) -> None:
         os._exit(7)
     elif how == "deep":
         sys.setrecursionlimit(10**9)
-        dive(0)
+        overflow_stack(0)
 
 
-def dive(depth: int) -> int:
-    return sum(map(dive, (depth + 1,)))  # through C at every level, so that its stack overflows
+def overflow_stack(depth: int) -> int:
+    return sum(map(overflow_stack, (depth + 1,)))  # through C at every level, so that its stack overflows
 
 
 @task(queue="record", retry=QUICK, process=True, memory=200 * MIB)
-def eats(ctx: Ctx, mib: int) -> int:
-    record("began", "eats", ctx.attempt)
+def allocate_memory(ctx: Ctx, mib: int) -> int:
+    record("began", "allocate_memory", ctx.attempt)
     eaten = []
     for _ in range(mib):
         eaten.append(bytearray(MIB))
@@ -110,43 +110,43 @@ def eats(ctx: Ctx, mib: int) -> int:
 
 
 @task(queue="record", retries=0, process=True, timeout=timedelta(seconds=8))
-def hangs_alone(ctx: Ctx) -> None:
-    record("began", "hangs_alone", ctx.attempt)
+def hang_in_child(ctx: Ctx) -> None:
+    record("began", "hang_in_child", ctx.attempt)
     ctypes.PyDLL(None).sleep(600)
 
 
 @task(queue="record", retry=QUICK, process=True, lease=LEASE)
-def waits_alone(ctx: Ctx, name: str) -> list[int]:
+def wait_in_child(ctx: Ctx, name: str) -> list[int]:
     record("began", name, ctx.attempt)
-    while not place(name).exists():
+    while not get_gate_path(name).exists():
         time.sleep(0.01)
     return [os.getpid(), os.getppid()]
 
 
 @task(queue="record", retry=QUICK, process=True, lease=LEASE)
-def busy_alone(ctx: Ctx, seconds: int) -> str:
+def hold_gil_in_child(ctx: Ctx, seconds: int) -> str:
     """Holds the GIL of its child process for longer than its lease."""
-    record("began", "busy_alone", ctx.attempt)
+    record("began", "hold_gil_in_child", ctx.attempt)
     ctypes.PyDLL(None).sleep(seconds)
     return f"attempt {ctx.attempt}"
 
 
 @task(queue="record", retry=QUICK, process=True, lease=LEASE)
-def never_lets_go(ctx: Ctx) -> list[str]:
+def hold_gil_beside_program(ctx: Ctx) -> list[str]:
     """Start a process and hold the GIL; the next attempt tells which of the two still run."""
     if ctx.attempt == 1:
         helper = subprocess.Popen(["sleep", "600"])
-        place("first_pids").write_text(f"{os.getpid()} {helper.pid}")
-        record("began", "never_lets_go", ctx.attempt)
+        get_gate_path("first_pids").write_text(f"{os.getpid()} {helper.pid}")
+        record("began", "hold_gil_beside_program", ctx.attempt)
         ctypes.PyDLL(None).sleep(600)
-    record("began", "never_lets_go", ctx.attempt)
-    return [pid for pid in place("first_pids").read_text().split() if is_running(int(pid))]
+    record("began", "hold_gil_beside_program", ctx.attempt)
+    return [pid for pid in get_gate_path("first_pids").read_text().split() if is_running(int(pid))]
 
 
 @task(queue="record", retry=QUICK, process=True)
-def terminates_processes(ctx: Ctx) -> list[int]:
+def terminate_programs(ctx: Ctx) -> list[int]:
     """The processes that it starts end at SIGTERM, although it does not itself."""
-    record("began", "terminates_processes", ctx.attempt)
+    record("began", "terminate_programs", ctx.attempt)
     os.kill(os.getpid(), signal.SIGTERM)
     program = subprocess.Popen(["sleep", "600"])
     program.terminate()
@@ -166,27 +166,27 @@ def double(number: int) -> int:
 
 
 @task(queue="record", retry=QUICK, process=True)
-async def says(ctx: Ctx, number: int) -> dict[str, object]:
+async def use_context_in_child(ctx: Ctx, number: int) -> dict[str, object]:
     """Everything a context can do, from inside a child."""
     ctx.progress(1, 2, phase="half")
     ctx.log("in the child", pid=os.getpid())
     logging.getLogger("app").warning("from the library")
-    while not place("gate").exists():
+    while not get_gate_path("gate").exists():
         await asyncio.sleep(0.01)
     doubled = await ctx.step("double", double, number)
-    child = await ctx.submit(short(number))
+    child = await ctx.submit(record_number(number))
     return {"doubled": doubled, "child": str(child), "pid": os.getpid(), "attempt": ctx.attempt}
 
 
 @task(queue="other", retry=QUICK)
-async def other(ctx: Ctx, number: int) -> int:
-    record("other", number, ctx.attempt)
+async def record_in_other_queue(ctx: Ctx, number: int) -> int:
+    record("record_in_other_queue", number, ctx.attempt)
     return number
 
 
 @task(queue="record", retry=QUICK)
-async def brief(ctx: Ctx, number: int) -> int:
+async def sleep_and_record(ctx: Ctx, number: int) -> int:
     """Its line says that it came to its end."""
     await asyncio.sleep(0.01)
-    record("brief", number, ctx.attempt)
+    record("sleep_and_record", number, ctx.attempt)
     return number

@@ -20,13 +20,13 @@ def record(*words: object) -> None:
 
 
 @task(queue="record", retry=QUICK, lease=timedelta(seconds=2))
-async def short(ctx: Ctx, number: int) -> int:
-    record("short", number, ctx.attempt)
+async def record_number(ctx: Ctx, number: int) -> int:
+    record("record_number", number, ctx.attempt)
     return number
 
 
 @task(queue="record", retry=QUICK, lease=timedelta(seconds=2))
-async def waits(ctx: Ctx, name: str) -> str:
+async def wait_for_gate(ctx: Ctx, name: str) -> str:
     """Waits until the file named after it appears."""
     record("began", name, ctx.attempt)
     place = Path(os.environ["RECORD"]).with_name(name)
@@ -37,16 +37,16 @@ async def waits(ctx: Ctx, name: str) -> str:
 
 
 @task(queue="record", retry=QUICK, lease=timedelta(seconds=2))
-async def blocks(ctx: Ctx, seconds: float) -> str:
+async def block_event_loop(ctx: Ctx, seconds: float) -> str:
     """Blocks the whole event loop, as careless code does."""
-    record("began", "blocks", ctx.attempt)
+    record("began", "block_event_loop", ctx.attempt)
     time.sleep(seconds)
-    record("ended", "blocks", ctx.attempt)
+    record("ended", "block_event_loop", ctx.attempt)
     return f"attempt {ctx.attempt}"
 
 
 @task(queue="record", retry=QUICK, lease=timedelta(seconds=2))
-def plain_waits(ctx: Ctx, name: str) -> str:
+def wait_in_thread(ctx: Ctx, name: str) -> str:
     record("began", name, ctx.attempt)
     place = Path(os.environ["RECORD"]).with_name(name)
     while not place.exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import child_import_app
-import hard_app as app
+import misbehaving_app as app
 import pytest
 from process_tree import find_heartbeat_pid, find_lease_guard_pid, is_running, list_task_process_pids
 from worker_processes import WorkerProcesses
@@ -42,7 +42,7 @@ def record_here(monkeypatch: pytest.MonkeyPatch, workers: WorkerProcesses) -> Wo
 
 @asynccontextmanager
 async def run_worker(client: Client, **options: Any) -> AsyncGenerator[Worker]:
-    async with Worker(client, tasks=[app.waits_alone], concurrency=1, **options) as worker:
+    async with Worker(client, tasks=[app.wait_in_child], concurrency=1, **options) as worker:
         run = asyncio.create_task(worker.run())
         yield worker
         worker.stop()
@@ -77,7 +77,7 @@ async def test_child_killed_before_the_code_began_is_not_charged(
     (spare,) = await wait_until(lambda: list_task_process_pids(worker.pid), within=SOON)
     os.kill(spare, signal.SIGSTOP)  # it receives the task and does not begin
     hard.open_gate("gate")
-    job = await client.submit(app.waits_alone("gate"))
+    job = await client.submit(app.wait_in_child("gate"))
     log = hard.folder / "worker0.log"
     await wait_until(lambda: "task.started" in log.read_text(), within=SOON)
     os.kill(spare, signal.SIGKILL)
@@ -99,7 +99,7 @@ async def test_child_that_cannot_start_fails_the_task_with_its_last_lines(
     assert row["outcome"] == "failed"
     assert "the child process did not start: ended with exit code" in row["message"]
     assert "the licence server is away" in row["message"]
-    assert await (await client.submit(app.short(1))).result(within=SOON) == 1
+    assert await (await client.submit(app.record_number(1))).result(within=SOON) == 1
     assert worker.returncode is None
 
 
@@ -112,7 +112,7 @@ async def test_death_is_charged_only_if_the_worker_lives_on(
     """Whoever kills all processes reaches the child first. Here the worker leaves before it charges."""
     monkeypatch.setattr(child_pool, "CRASH_CHARGE_DELAY_S", 3600.0)
     async with run_worker(client, grace=timedelta(0)):
-        job = await client.submit(app.waits_alone("gate"))
+        job = await client.submit(app.wait_in_child("gate"))
         await wait_until(lambda: record_here.has_recorded("began", "gate", 1), within=SOON)
         os.kill(int(record_here.read_record_lines()[0][0]), signal.SIGKILL)
         await wait_until(lambda: not is_running(int(record_here.read_record_lines()[0][0])), within=SOON)
@@ -125,7 +125,7 @@ async def test_stop_signal_to_all_processes_lets_the_task_finish(
 ) -> None:
     """Service managers send SIGTERM to every process of a service."""
     leaving = await hard.start("--grace", "60s")
-    job = await client.submit(app.waits_alone("gate"))
+    job = await client.submit(app.wait_in_child("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     guard, children = find_lease_guard_pid(leaving.pid), list_task_process_pids(leaving.pid)
     for pid in (guard, *children, leaving.pid):
@@ -139,7 +139,7 @@ async def test_stop_signal_to_all_processes_lets_the_task_finish(
 
 async def test_processes_of_a_task_end_at_sigterm(hard: WorkerProcesses, client: Client) -> None:
     await hard.start()
-    job = await client.submit(app.terminates_processes())
+    job = await client.submit(app.terminate_programs())
     assert await job.result(within=SOON) == [-signal.SIGTERM] * 21
 
 
@@ -151,8 +151,8 @@ async def test_child_of_a_frozen_worker_ends_before_another_worker_begins(
 ) -> None:
     """It holds the GIL and has started a process; the next attempt looks for both."""
     frozen = await hard.start()
-    job = await client.submit(app.never_lets_go())
-    await wait_until(lambda: hard.has_recorded("began", "never_lets_go", 1), within=SOON)
+    job = await client.submit(app.hold_gil_beside_program())
+    await wait_until(lambda: hard.has_recorded("began", "hold_gil_beside_program", 1), within=SOON)
     heartbeat_pid = find_heartbeat_pid(frozen.pid)
     for pid in (frozen.pid, heartbeat_pid):
         os.kill(pid, signal.SIGSTOP)
@@ -169,7 +169,7 @@ async def test_child_that_holds_the_gil_keeps_its_lease_while_its_worker_lives(
     hard: WorkerProcesses, client: Client
 ) -> None:
     await hard.start()
-    job = await client.submit(app.busy_alone(5))
+    job = await client.submit(app.hold_gil_in_child(5))
     assert await job.result(within=SOON) == "attempt 1"
 
 
@@ -178,9 +178,9 @@ async def test_child_keeps_its_lease_while_a_task_holds_the_gil_of_its_worker(
 ) -> None:
     """The worker learns of no renewal for more than two leases. Its heartbeat process renews all the same."""
     await hard.start()
-    job = await client.submit(app.waits_alone("gate"))
+    job = await client.submit(app.wait_in_child("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
-    assert await (await client.submit(app.busy("gil", 5.0))).result(within=SOON) == "attempt 1"
+    assert await (await client.submit(app.block_worker("gil", 5.0))).result(within=SOON) == "attempt 1"
     hard.open_gate("gate")
     child_pid, _ = await job.result(within=SOON)
     assert child_pid == int(hard.read_record_lines()[0][0])
@@ -191,7 +191,7 @@ async def test_child_ended_with_its_lease_is_not_charged(
 ) -> None:
     """As after a freeze that ends just before the lease does."""
     async with run_worker(client) as worker:
-        job = await client.submit(app.waits_alone("gate"))
+        job = await client.submit(app.wait_in_child("gate"))
         await wait_until(lambda: record_here.has_recorded("began", "gate", 1), within=SOON)
         guard = get_child_pool(worker)._guard  # pyright: ignore[reportPrivateUsage]
         (deadline,) = (d for d in guard._deadlines.values() if d._attempt)  # pyright: ignore[reportPrivateUsage]
@@ -218,7 +218,7 @@ async def test_worker_with_process_tasks_keeps_spare_children(hard: WorkerProces
     spares = await wait_until(
         lambda: len(pids := list_task_process_pids(worker.pid)) == 3 and pids, within=SOON
     )
-    job = await client.submit(app.waits_alone("gate"))
+    job = await client.submit(app.wait_in_child("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     (pid,) = {int(line[0]) for line in hard.read_record_lines()}
     assert pid in spares
@@ -237,6 +237,6 @@ async def test_spare_children_outlive_the_idle_time(
     monkeypatch.setattr(child_pool, "MAX_CHILD_IDLE_S", 0.0)
     record_here.open_gate("gate")
     async with run_worker(client):
-        first = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
-        again = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
+        first = await (await client.submit(app.wait_in_child("gate"))).result(within=SOON)
+        again = await (await client.submit(app.wait_in_child("gate"))).result(within=SOON)
     assert first == again

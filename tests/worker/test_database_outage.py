@@ -51,18 +51,18 @@ def read_log_lines(workers: WorkerProcesses, word: str = "") -> list[str]:
 async def test_worker_waits_for_its_database_and_reports_outages_once(
     distant_workers: WorkerProcesses, proxy: SwitchableProxy, client: Client
 ) -> None:
-    from recorder_app import short  # noqa: PLC0415  (needs RECORD only when it runs)
+    from recorder_app import record_number  # noqa: PLC0415  (needs RECORD only when it runs)
 
     process = await distant_workers.start()
     await wait_until(lambda: read_log_lines(distant_workers, "connection_failed"))
     await proxy.open()
     await wait_until(lambda: read_log_lines(distant_workers, "worker.started"))
-    first = await client.submit(short(1))
+    first = await client.submit(record_number(1))
     assert await first.result() == 1
 
     proxy.close()
     await wait_until(lambda: len(read_log_lines(distant_workers, "connection_failed")) == 2)
-    second = await client.submit(short(2))
+    second = await client.submit(record_number(2))
     await proxy.open()
     assert await second.result() == 2
     await wait_until(lambda: len(read_log_lines(distant_workers, "connection_restored")) == 2)

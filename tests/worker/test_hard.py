@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import hard_app as app
+import misbehaving_app as app
 import pytest
 from process_tree import find_heartbeat_pid
 from worker_processes import WorkerProcesses
@@ -63,7 +63,7 @@ async def test_lease_is_renewed_while_a_task_blocks_the_process(
 ) -> None:
     """More than two leases long, while another worker stands by to take it."""
     await hard.start()
-    job = await client.submit(app.busy(how, 5.0))
+    job = await client.submit(app.block_worker(how, 5.0))
     await wait_until(lambda: hard.has_recorded("began", how, 1), within=SOON)
     await hard.start()
     assert await job.result(within=SOON) == "attempt 1"
@@ -75,7 +75,7 @@ async def test_worker_with_five_percent_of_a_cpu_keeps_its_leases(
 ) -> None:
     """It and its heartbeat run for 5 ms out of every 100."""
     starved = await hard.start()
-    job = await client.submit(app.waits("gate"))
+    job = await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     await hard.start()
     family = [starved.pid, find_heartbeat_pid(starved.pid)]
@@ -94,7 +94,7 @@ async def test_suspended_worker_loses_its_leases_and_its_outcomes_are_refused(
     hard: WorkerProcesses, client: Client
 ) -> None:
     zombie = await hard.start()
-    job = await client.submit(app.waits("gate"))
+    job = await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     zombie.send_signal(signal.SIGSTOP)
     await hard.start()
@@ -108,7 +108,7 @@ async def test_tasks_of_a_killed_worker_are_released_before_their_leases_end(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     victim = await hard.start()
-    job = await client.submit(app.patient("gate"))
+    job = await client.submit(app.wait_with_long_lease("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     heartbeat = find_heartbeat_pid(victim.pid)
     victim.send_signal(signal.SIGKILL)
@@ -136,9 +136,9 @@ async def test_blocked_worker_is_killed_and_only_the_blocking_task_fails(
     hard: WorkerProcesses, client: Client, conn: Connection, how: str
 ) -> None:
     worker = await hard.start()
-    neighbour = await client.submit(app.patient("gate"))
+    neighbour = await client.submit(app.wait_with_long_lease("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
-    hanging = await client.submit(app.hangs(how))
+    hanging = await client.submit(app.hang_in_event_loop(how))
     assert await asyncio.wait_for(worker.wait(), 60) == -signal.SIGKILL
     rows = await wait_for_task_end(conn, hanging)
     assert (rows["status"], rows["crashes"]) == ("failed", 0)
@@ -154,10 +154,10 @@ async def test_stuck_thread_is_given_up_and_its_slot_is_freed(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     leaving = await hard.start("--concurrency", "1", "--grace", "100ms")
-    stuck = await client.submit(app.never_returns())
+    stuck = await client.submit(app.hang_in_thread())
     await wait_until(lambda: hard.has_recorded("began", "never", 1), within=SOON)
     assert (await wait_for_task_end(conn, stuck))["status"] == "failed"
-    after = await client.submit(app.short(5))
+    after = await client.submit(app.record_number(5))
     assert await after.result(within=SOON) == 5
     leaving.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
@@ -165,31 +165,31 @@ async def test_stuck_thread_is_given_up_and_its_slot_is_freed(
 
 async def test_blocked_event_loop_is_reported_with_the_task(hard: WorkerProcesses, client: Client) -> None:
     await hard.start()
-    job = await client.submit(app.busy("sleep", 2.5))
+    job = await client.submit(app.block_worker("sleep", 2.5))
     await job.result(within=SOON)
     log = (hard.folder / "worker0.log").read_text()
     (line,) = [line for line in log.splitlines() if "worker.event_loop_blocked" in line]
-    assert "name=busy" in line
-    assert "hard_app.py" in line
+    assert "name=block_worker" in line
+    assert "misbehaving_app.py" in line
 
 
 # Crashes
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "expected_text"),
     [("kill", "SIGKILL"), ("segv", "SIGSEGV"), ("exit", "exit code 7"), ("deep", "SIGSEGV")],
 )
 async def test_child_process_crash_is_recorded_with_its_last_output(
-    hard: WorkerProcesses, client: Client, conn: Connection, how: str, says: str
+    hard: WorkerProcesses, client: Client, conn: Connection, how: str, expected_text: str
 ) -> None:
     await hard.start()
-    neighbour = await client.submit(app.waits("gate"))
-    job = await client.submit(app.dies_alone(how))
+    neighbour = await client.submit(app.wait_for_gate("gate"))
+    job = await client.submit(app.crash_child(how))
     rows = await wait_for_task_end(conn, job)
     assert (rows["status"], rows["failures"], rows["attempt"]) == ("failed", 1, 3)
     assert await list_outcomes(conn, job) == ["crashed"] * 3
-    assert says in rows["error"]
+    assert expected_text in rows["error"]
     assert "MiB" in rows["error"]
     assert "last words" in rows["error"]
     assert "about to die" in rows["error"]
@@ -208,9 +208,9 @@ async def test_task_that_killed_its_worker_is_charged_in_child_processes_only(
 ) -> None:
     """The death of the shared process is charged to nobody. Alone in children, the culprit shows itself."""
     victim = await hard.start()
-    neighbours = [await client.submit(app.patient(f"gate{number}")) for number in range(3)]
+    neighbours = [await client.submit(app.wait_with_long_lease(f"gate{number}")) for number in range(3)]
     await wait_until(lambda: have_begun(hard, attempt=1), within=SOON)
-    killer = await client.submit(app.dies(how))
+    killer = await client.submit(app.crash_worker(how))
     assert await asyncio.wait_for(victim.wait(), 60) != 0
     survivor = await hard.start()
     rows = await wait_for_task_end(conn, killer)
@@ -236,9 +236,9 @@ async def test_child_process_is_killed_above_its_memory_limit(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     await hard.start()
-    modest = await client.submit(app.eats(50))
+    modest = await client.submit(app.allocate_memory(50))
     assert await modest.result(within=SOON) == 50
-    greedy = await client.submit(app.eats(3000))
+    greedy = await client.submit(app.allocate_memory(3000))
     rows = await wait_for_task_end(conn, greedy)
     assert rows["status"] == "failed"
     assert "Its limit is 200 MiB" in rows["error"]
@@ -248,7 +248,7 @@ async def test_child_process_is_killed_after_its_time_limit(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     worker = await hard.start()
-    rows = await wait_for_task_end(conn, await client.submit(app.hangs_alone()))
+    rows = await wait_for_task_end(conn, await client.submit(app.hang_in_child()))
     assert rows["status"] == "failed"
     assert "was killed" in rows["error"]
     assert worker.returncode is None
@@ -261,7 +261,7 @@ async def test_context_works_in_a_child_process(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     worker = await hard.start("--concurrency", "4")
-    job = await client.submit(app.says(21))
+    job = await client.submit(app.use_context_in_child(21))
 
     async def half() -> bool:
         return bool(
@@ -273,7 +273,7 @@ async def test_context_works_in_a_child_process(
     result: dict[str, Any] = await job.result(within=SOON)
     assert (result["doubled"], result["attempt"]) == (42, 1)
     assert result["pid"] != worker.pid
-    assert hard.has_recorded("short", 21, 1)
+    assert hard.has_recorded("record_number", 21, 1)
     lines = await conn.fetch("select message from holdfast.logs where task_id = $1 order by seq", job.id)
     assert [line["message"] for line in lines] == ["in the child"]
 
@@ -283,11 +283,11 @@ async def test_child_processes_are_reused_and_exit_with_their_worker(
 ) -> None:
     worker = await hard.start()
     hard.open_gate("gate")
-    first = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
-    again = await (await client.submit(app.waits_alone("gate"))).result(within=SOON)
+    first = await (await client.submit(app.wait_in_child("gate"))).result(within=SOON)
+    again = await (await client.submit(app.wait_in_child("gate"))).result(within=SOON)
     assert first == again
     assert first[1] == worker.pid
-    await client.submit(app.waits_alone("closed"))
+    await client.submit(app.wait_in_child("closed"))
     await wait_until(lambda: hard.has_recorded("began", "closed", 1), within=SOON)
     worker.send_signal(signal.SIGKILL)
     await wait_until(lambda: not Path(f"/proc/{first[0]}").exists(), within=SOON)
@@ -296,7 +296,7 @@ async def test_child_processes_are_reused_and_exit_with_their_worker(
 async def test_cancelled_job_stops_before_the_next_heartbeat(hard: WorkerProcesses, client: Client) -> None:
     """The lease is two minutes long, and half a minute passes between beats."""
     await hard.start()
-    job = await client.submit(app.patient("closed"))
+    job = await client.submit(app.wait_with_long_lease("closed"))
     await wait_until(lambda: hard.has_recorded("began", "closed", 1), within=SOON)
     await job.cancel()
     log = hard.folder / "worker0.log"
@@ -305,7 +305,7 @@ async def test_cancelled_job_stops_before_the_next_heartbeat(hard: WorkerProcess
 
 async def test_cancelled_job_kills_its_child_process(hard: WorkerProcesses, client: Client) -> None:
     worker = await hard.start()
-    job = await client.submit(app.waits_alone("closed"))
+    job = await client.submit(app.wait_in_child("closed"))
     await wait_until(lambda: hard.has_recorded("began", "closed", 1), within=SOON)
     (pid,) = {int(line[0]) for line in hard.read_record_lines()}
     await job.cancel()

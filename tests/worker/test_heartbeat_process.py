@@ -91,13 +91,13 @@ async def test_frozen_heartbeat_process_is_replaced_and_keeps_the_running_tasks(
     workers: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     worker = await workers.start()
-    job = await client.submit(app.holds_long("gate"))
+    job = await client.submit(app.wait_with_long_lease("gate"))
     await wait_until_begun(workers, "gate", 1)
     [heartbeat] = find_child_pids(worker.pid, HEARTBEAT)
     async with frozen(heartbeat):
         await wait_until(lambda: "worker.heartbeat_replaced" in read_log(workers), within=SOON)
         await wait_until(lambda: not is_running(heartbeat), within=SOON)
-        later = await client.submit(app.holds_long("open"))
+        later = await client.submit(app.wait_with_long_lease("open"))
         workers.open_gate("open")
         assert await later.result(within=SOON) == 1
     assert find_child_pids(worker.pid, HEARTBEAT) != [heartbeat]
@@ -110,7 +110,7 @@ async def test_nothing_is_claimed_while_the_heartbeat_process_is_frozen(
 ) -> None:
     """Its tasks stop before their leases end, and do not start again before the process is replaced."""
     worker = await workers.start()
-    jobs = [await client.submit(app.holds_short(f"gate{number}")) for number in range(3)]
+    jobs = [await client.submit(app.wait_with_short_lease(f"gate{number}")) for number in range(3)]
     for number in range(3):
         await wait_until_begun(workers, f"gate{number}", 1)
     [heartbeat] = find_child_pids(worker.pid, HEARTBEAT)
@@ -129,13 +129,13 @@ async def test_claim_after_an_idle_time_starts_nothing_without_a_heartbeat(
     workers: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     worker = await workers.start()
-    first = await client.submit(app.holds_long("open"))
+    first = await client.submit(app.wait_with_long_lease("open"))
     workers.open_gate("open")
     assert await first.result(within=SOON) == 1
     [heartbeat] = find_child_pids(worker.pid, HEARTBEAT)
     async with frozen(heartbeat):
         await asyncio.sleep(MAX_ANSWER_AGE_S + 0.1)  # now the last answer of the process is old
-        job = await client.submit(app.holds_short("gate"))
+        job = await client.submit(app.wait_with_short_lease("gate"))
         await wait_until_begun(workers, "gate")
         assert "worker.heartbeat_replaced" in read_log(workers)
     workers.open_gate("gate")
@@ -152,8 +152,8 @@ async def test_tasks_of_a_killed_worker_are_lost_and_charged_nothing(
     workers: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     worker = await workers.start()
-    in_worker = await client.submit(app.holds_long("gate"))
-    in_child = await client.submit(app.starts_program("child"))
+    in_worker = await client.submit(app.wait_with_long_lease("gate"))
+    in_child = await client.submit(app.start_program_in_child("child"))
     await wait_until_begun(workers, "gate", 1)
     await wait_until_begun(workers, "child", 1)
     worker.send_signal(signal.SIGKILL)
@@ -173,7 +173,7 @@ async def test_process_groups_of_children_end_before_the_leases_return(
 ) -> None:
     """Also if the lease guard, which ends them too, does nothing."""
     worker = await workers.start()
-    job = await client.submit(app.starts_program("gate"))
+    job = await client.submit(app.start_program_in_child("gate"))
     child, _, _, _, program = await wait_until_begun(workers, "gate", 1)
 
     async def is_returned() -> bool:
@@ -195,7 +195,7 @@ async def test_children_of_a_stopped_worker_end_before_their_leases(
 ) -> None:
     """Also if the lease guard, which watches them first, does nothing."""
     worker = await workers.start()
-    job = await client.submit(app.runs_in_child("gate"))
+    job = await client.submit(app.wait_in_child("gate"))
     child = int((await wait_until_begun(workers, "gate", 1))[0])
     guards = find_child_pids(worker.pid, LEASE_GUARD)
     async with frozen(worker.pid, *guards):

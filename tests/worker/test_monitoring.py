@@ -179,8 +179,8 @@ async def test_probes_work_while_a_task_blocks_the_event_loop(
             return False
 
     await wait_until(lambda: asyncio.to_thread(ready))
-    assert await (await client.submit(app.quick(2))).result() == 4
-    blocking = await client.submit(app.blocks())
+    assert await (await client.submit(app.double(2))).result() == 4
+    blocking = await client.submit(app.block_event_loop())
     await wait_until(lambda: workers.has_recorded("blocking"))
     code, body = await asyncio.to_thread(fetch_url, f"{url}/healthz")
     assert code == 200
@@ -189,7 +189,7 @@ async def test_probes_work_while_a_task_blocks_the_event_loop(
     await blocking.result()
     _, text = await asyncio.to_thread(fetch_url, f"{url}/metrics")
     lines = text.splitlines()
-    assert 'holdfast_tasks_finished_total{type="quick",queue="watched",outcome="succeed"} 1' in lines
+    assert 'holdfast_tasks_finished_total{type="double",queue="watched",outcome="succeed"} 1' in lines
     assert 'holdfast_task_wait_seconds_count{queue="watched"} 2' in lines
     assert "holdfast_ready 1" in lines
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
@@ -236,16 +236,16 @@ async def test_trace_continues_from_submit_to_run(
     on = traced(settings)
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
         with trace.get_tracer("test").start_as_current_span("request"):
-            job = await client.submit(app.quick(1), key="once", labels={"a": "b"})
+            job = await client.submit(app.double(1), key="once", labels={"a": "b"})
         with trace.get_tracer("test").start_as_current_span("other request"):
-            again = await client.submit(app.quick(1), key="once", labels={"a": "b"})
-            broken = await client.submit(app.breaks())
-            await client.submit(app.passes_on())
+            again = await client.submit(app.double(1), key="once", labels={"a": "b"})
+            broken = await client.submit(app.raise_error())
+            await client.submit(app.submit_another())
         assert again.id == job.id
-        await run_until_drained(database, [app.quick, app.breaks, app.passes_on])
+        await run_until_drained(database, [app.double, app.raise_error, app.submit_another])
         assert (await broken.get()).status == "failed"
     rows: dict[str, ReadableSpan] = {s.name: s for s in reversed(spans.get_finished_spans())}
-    request, run, inner = rows["request"], rows["run quick"], rows["inside quick"]
+    request, run, inner = rows["request"], rows["run double"], rows["inside double"]
     assert request.context is not None
     assert run.context is not None
     assert run.context.trace_id == request.context.trace_id
@@ -254,10 +254,10 @@ async def test_trace_continues_from_submit_to_run(
     assert run.attributes is not None
     assert run.attributes["holdfast.job"] == str(job.id)
     assert run.attributes["holdfast.outcome"] == "succeed"
-    passed = [s for s in spans.get_finished_spans() if s.name == "run quick" and s is not run]
-    assert rows["run passes_on"].context is not None
-    assert [s.context.trace_id for s in passed if s.context] == [rows["run passes_on"].context.trace_id]
-    failed = rows["run breaks"]
+    passed = [s for s in spans.get_finished_spans() if s.name == "run double" and s is not run]
+    assert rows["run submit_another"].context is not None
+    assert [s.context.trace_id for s in passed if s.context] == [rows["run submit_another"].context.trace_id]
+    failed = rows["run raise_error"]
     assert failed.status.status_code is trace.StatusCode.ERROR
     assert [event.name for event in failed.events] == ["exception"]
 
@@ -271,14 +271,14 @@ async def test_exceptions_are_reported_to_sentry_with_their_task(
     on = load_settings({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
     stop = sentry.start_error_reports(on.sentry_dsn)
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
-        job = await client.submit(app.breaks())
-        await client.submit(app.rejects())
-        await run_until_drained(database, [app.breaks, app.rejects])
+        job = await client.submit(app.raise_error())
+        await client.submit(app.reject())
+        await run_until_drained(database, [app.raise_error, app.reject])
     stop()
     sentry_sdk.init()
     assert len(sent) == 1
     assert sent[0]["exception"]["values"][-1]["value"] == "no bread"
-    assert sent[0]["tags"]["holdfast.name"] == "breaks"
+    assert sent[0]["tags"]["holdfast.name"] == "raise_error"
     assert sent[0]["tags"]["holdfast.job"] == str(job.id)
     assert dsn.partition("@")[0] not in repr(on)
 
@@ -293,8 +293,8 @@ async def test_sentry_gets_no_secrets_of_the_arguments(url: Secret, settings: Se
     on = load_settings({"home": str(settings.home), "sentry_dsn": dsn}, environ={})
     stop = sentry.start_error_reports(on.sentry_dsn)
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
-        await client.submit(app.spills(**SECRETS))
-        await run_until_drained(database, [app.spills])
+        await client.submit(app.fail_with_secrets(**SECRETS))
+        await run_until_drained(database, [app.fail_with_secrets])
     stop()
     sentry_sdk.init()
     (event,) = [each for each in sent if "exception" in each]
@@ -310,9 +310,9 @@ async def test_spans_get_no_secrets_of_the_arguments(
 ) -> None:
     on = traced(settings)
     async with Client(url.reveal(), settings=on) as client, Database(url, on) as database:
-        await client.submit(app.spills(**SECRETS))
-        await run_until_drained(database, [app.spills])
-    (run,) = [span for span in spans.get_finished_spans() if span.name == "run spills"]
+        await client.submit(app.fail_with_secrets(**SECRETS))
+        await run_until_drained(database, [app.fail_with_secrets])
+    (run,) = [span for span in spans.get_finished_spans() if span.name == "run fail_with_secrets"]
     (event,) = run.events
     assert event.attributes is not None
     assert event.attributes["exception.type"] == "OSError"

@@ -41,7 +41,7 @@ async def test_tasks_run_without_listen_and_prepared_statements(
     await workers.start()
     await workers.start()
     async with Client(pooled.reveal(), settings=settings) as client:
-        handles = await client.submit_many([app.short(n) for n in range(100)])
+        handles = await client.submit_many([app.record_number(n) for n in range(100)])
         results = await asyncio.gather(*(handle.result(within=SOON) for handle in handles))
     assert results == list(range(100))
     assert sorted(int(line[2]) for line in workers.read_record_lines()) == list(range(100))
@@ -53,8 +53,8 @@ async def test_a_lease_is_kept_through_the_pooler(
     workers.url = pooled
     await workers.start()
     async with Client(pooled.reveal(), settings=settings) as client:
-        job = await client.submit(app.blocks(4.0))
-        await wait_until(lambda: workers.has_recorded("began", "blocks", 1))
+        job = await client.submit(app.block_event_loop(4.0))
+        await wait_until(lambda: workers.has_recorded("began", "block_event_loop", 1))
         await workers.start()
         assert await job.result(within=SOON) == "attempt 1"
 

@@ -20,7 +20,7 @@ SOON = timedelta(seconds=40)
 
 async def test_a_killed_worker_s_task_runs_again_elsewhere(workers: WorkerProcesses, client: Client) -> None:
     victim = await workers.start()
-    job = await client.submit(app.waits("gate"))
+    job = await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: workers.has_recorded("began", "gate", 1))
     victim.send_signal(signal.SIGKILL)
     await workers.start()
@@ -33,7 +33,7 @@ async def test_a_stopped_worker_releases_without_charging_an_attempt(
     workers: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     leaving = await workers.start("--grace", "100ms")
-    job = await client.submit(app.waits("gate"))
+    job = await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: workers.has_recorded("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(leaving.wait(), 30) == 0
@@ -46,13 +46,13 @@ async def test_a_stopped_worker_releases_without_charging_an_attempt(
 
 async def test_a_stopped_worker_lets_running_work_finish(workers: WorkerProcesses, client: Client) -> None:
     leaving = await workers.start("--grace", "30s")
-    job = await client.submit(app.waits("gate"))
+    job = await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: workers.has_recorded("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
 
     async def left_alone() -> JobHandle[object] | None:
         """A signal takes a moment to arrive; a job that the worker takes until then was in time."""
-        later = await client.submit(app.short(1))
+        later = await client.submit(app.record_number(1))
         await asyncio.sleep(0.5)
         return later if (await later.get()).status == "queued" else None
 
@@ -65,7 +65,7 @@ async def test_a_stopped_worker_lets_running_work_finish(workers: WorkerProcesse
 
 async def test_the_second_signal_releases_at_once(workers: WorkerProcesses, client: Client) -> None:
     leaving = await workers.start("--grace", "10m")
-    await client.submit(app.waits("gate"))
+    await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: workers.has_recorded("began", "gate", 1))
     leaving.send_signal(signal.SIGTERM)
     leaving.send_signal(signal.SIGINT)
@@ -75,17 +75,17 @@ async def test_the_second_signal_releases_at_once(workers: WorkerProcesses, clie
 async def test_a_blocked_loop_keeps_its_lease(workers: WorkerProcesses, client: Client) -> None:
     """The task blocks for more than two leases while another worker stands by to take it."""
     await workers.start()
-    job = await client.submit(app.blocks(5.0))
-    await wait_until(lambda: workers.has_recorded("began", "blocks", 1))
+    job = await client.submit(app.block_event_loop(5.0))
+    await wait_until(lambda: workers.has_recorded("began", "block_event_loop", 1))
     await workers.start()
     assert await job.result(within=SOON) == "attempt 1"
     assert [line[1:] for line in workers.read_record_lines()] == [
-        ["began", "blocks", "1"],
-        ["ended", "blocks", "1"],
+        ["began", "block_event_loop", "1"],
+        ["ended", "block_event_loop", "1"],
     ]
 
 
-@pytest.mark.parametrize("call", ["waits", "plain_waits"])
+@pytest.mark.parametrize("call", ["wait_for_gate", "wait_in_thread"])
 async def test_a_cancelled_job_stops_its_running_task(
     workers: WorkerProcesses, client: Client, call: str
 ) -> None:
@@ -103,7 +103,7 @@ async def test_work_goes_on_after_every_connection_was_cut(
     workers: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     await workers.start()
-    first = await client.submit(app.waits("gate"))
+    first = await client.submit(app.wait_for_gate("gate"))
     await wait_until(lambda: workers.has_recorded("began", "gate", 1))
     await conn.execute(
         "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
@@ -112,14 +112,14 @@ async def test_work_goes_on_after_every_connection_was_cut(
     workers.open_gate("gate")
     await client.close()
     assert await first.result(within=SOON) == "attempt 1"
-    second = await client.submit(app.short(2))
+    second = await client.submit(app.record_number(2))
     assert await second.result(within=SOON) == 2
 
 
 async def test_two_workers_share_many_tasks_and_run_each_once(
     workers: WorkerProcesses, client: Client
 ) -> None:
-    handles = await client.submit_many([app.short(n) for n in range(300)])
+    handles = await client.submit_many([app.record_number(n) for n in range(300)])
     await workers.start()
     await workers.start()
     results = await asyncio.gather(*(handle.result(within=SOON) for handle in handles[::30]))

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
 
-import hard_app as app
+import misbehaving_app as app
 import pytest
 from embedded_processes import EmbeddedTestHome, kill_processes, temporary_home
 
@@ -42,14 +42,14 @@ async def test_worker_restarts_the_embedded_database(here: EmbeddedTestHome) -> 
     try:
         with embedded.start_server(here.settings) as server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
-                assert await (await client.submit(app.other(1))).result(within=SOON) == 1
+                assert await (await client.submit(app.record_in_other_queue(1))).result(within=SOON) == 1
         kill_processes(here.home.supervisor_pid)
         record = Path(here.folder.parent / "record")
         await wait_until(here.home.has_supervisor, within=SOON)  # by the worker: nobody else is left
         server = embedded.find_running_server(here.settings) or embedded.start_server(here.settings)
         with server:
             async with Client(server.url.reveal(), settings=here.settings) as client:
-                assert await (await client.submit(app.other(2))).result(within=SOON) == 2
+                assert await (await client.submit(app.record_in_other_queue(2))).result(within=SOON) == 2
         assert len({line.split()[0] for line in record.read_text().splitlines()}) == 1
     finally:
         worker.send_signal(signal.SIGTERM)

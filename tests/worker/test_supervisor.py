@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import hard_app as app
+import misbehaving_app as app
 import pytest
 from worker_processes import WorkerProcesses
 
@@ -45,7 +45,9 @@ async def test_processes_that_die_are_started_again_and_stopped_together(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
-    await client.submit_many([app.patient(f"gate{n}") for n in range(12)])  # more than one process can hold
+    await client.submit_many(
+        [app.wait_with_long_lease(f"gate{n}") for n in range(12)]
+    )  # more than one process can hold
     await wait_until(lambda: len({line[0] for line in hard.read_record_lines()}) == 2, within=SOON)
     victim = int(hard.read_record_lines()[0][0])
     os.kill(victim, signal.SIGKILL)
@@ -70,7 +72,7 @@ async def test_permanent_error_ends_all_processes(hard: WorkerProcesses, tmp_pat
 
 async def test_processes_end_with_their_supervisor(hard: WorkerProcesses, client: Client) -> None:
     leader = await hard.start("--processes", "2", "--grace", "100ms")
-    await client.submit_many([app.patient(f"gate{n}") for n in range(12)])
+    await client.submit_many([app.wait_with_long_lease(f"gate{n}") for n in range(12)])
     await wait_until(lambda: len({line[0] for line in hard.read_record_lines()}) == 2, within=SOON)
     leader.send_signal(signal.SIGKILL)
     for pid in {line[0] for line in hard.read_record_lines()}:
@@ -80,8 +82,8 @@ async def test_processes_end_with_their_supervisor(hard: WorkerProcesses, client
 async def test_worker_with_drain_ends_when_no_task_is_ready(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
-    await client.submit_many([app.short(n) for n in range(250)])
-    later = await client.submit(app.short(1000), delay=timedelta(hours=1))
+    await client.submit_many([app.record_number(n) for n in range(250)])
+    later = await client.submit(app.record_number(1000), delay=timedelta(hours=1))
     process = await hard.start("--drain")
     assert await asyncio.wait_for(process.wait(), 60) == 0
     assert len(hard.read_record_lines()) == 250
@@ -90,7 +92,7 @@ async def test_worker_with_drain_ends_when_no_task_is_ready(
 
 
 async def test_once_and_max_tasks_limit_the_claimed_tasks(hard: WorkerProcesses, client: Client) -> None:
-    await client.submit_many([app.short(n) for n in range(30)])
+    await client.submit_many([app.record_number(n) for n in range(30)])
     process = await hard.start("--once", "--concurrency", "4")
     assert await asyncio.wait_for(process.wait(), 60) == 0
     assert len(hard.read_record_lines()) == 4
@@ -103,7 +105,7 @@ async def test_worker_follows_commands_from_the_database(
     hard: WorkerProcesses, client: Client, conn: Connection
 ) -> None:
     draining = await hard.start("--grace", "1ms")
-    running = await client.submit(app.patient("gate"))
+    running = await client.submit(app.wait_with_long_lease("gate"))
     await wait_until(lambda: hard.has_recorded("began", "gate", 1), within=SOON)
     (name,) = await read_worker_names(conn)
     assert await leases.set_worker_command(conn, name, "drain")
@@ -124,10 +126,13 @@ async def has_two_workers(conn: Connection) -> bool:
 
 
 async def test_queue_share_limits_running_tasks(hard: WorkerProcesses, client: Client) -> None:
-    await client.submit_many([app.waits(f"gate{n}") for n in range(6)])
-    await client.submit_many([app.other(n) for n in range(40)])
+    await client.submit_many([app.wait_for_gate(f"gate{n}") for n in range(6)])
+    await client.submit_many([app.record_in_other_queue(n) for n in range(40)])
     await hard.start("--queues", "record:2,other", "--concurrency", "8")
-    await wait_until(lambda: sum(line[1] == "other" for line in hard.read_record_lines()) == 40, within=SOON)
+    await wait_until(
+        lambda: sum(line[1] == "record_in_other_queue" for line in hard.read_record_lines()) == 40,
+        within=SOON,
+    )
     assert Counter(line[1] for line in hard.read_record_lines())["began"] == 2
     for n in range(6):
         hard.open_gate(f"gate{n}")
@@ -139,7 +144,7 @@ async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
 ) -> None:
     """Six workers come and go, each given no time at all, while 1,500 short tasks are done."""
     count = 1500
-    await client.submit_many([app.brief(n) for n in range(count)])
+    await client.submit_many([app.sleep_and_record(n) for n in range(count)])
     for _ in range(6):
         before = len(hard.read_record_lines())
         process = await hard.start("--grace", "0s", "--concurrency", "20")
@@ -156,6 +161,6 @@ async def test_rolling_restarts_under_load_lose_and_repeat_nothing(
     assert Counter((row["status"], row["failures"], row["crashes"]) for row in rows) == {
         ("succeeded", 0, 0): count
     }
-    ended = Counter(line[2] for line in hard.read_record_lines() if line[1] == "brief")
+    ended = Counter(line[2] for line in hard.read_record_lines() if line[1] == "sleep_and_record")
     assert set(ended) == {str(n) for n in range(count)}
     assert set(ended.values()) == {1}  # those released were interrupted before they ended
