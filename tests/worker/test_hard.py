@@ -155,7 +155,7 @@ async def test_stuck_thread_is_given_up_and_its_slot_is_freed(
 ) -> None:
     leaving = await hard.start("--concurrency", "1", "--grace", "100ms")
     stuck = await client.submit(app.hang_in_thread())
-    await wait_until(lambda: hard.has_recorded("began", "never", 1), within=SOON)
+    await wait_until(lambda: hard.has_recorded("began", "hang_in_thread", 1), within=SOON)
     assert (await wait_for_task_end(conn, stuck))["status"] == "failed"
     after = await client.submit(app.record_number(5))
     assert await after.result(within=SOON) == 5
