@@ -33,6 +33,7 @@ WORKERS = 2
 PAGE_EVERY = 8  # a page costs yt-dlp five seconds of processor time
 TRANSCRIPT_EVERY = 3
 VICTIM_TIMEOUT_S = 20.0
+MAX_KILLS_PER_PAGE = 2  # a download has three attempts, so the third kill would fail it on purpose
 MIN_END_TIMEOUT_S = 400.0
 END_TIMEOUT_PER_SHARE_S = 15.0  # two cores, and what was killed begins again
 MIN_COMPLETED_SHARE = 0.99
@@ -131,12 +132,25 @@ async def _find_victim(env: FaultEnvironment, command: str, phase: str) -> int |
             programs = [
                 pid for worker in env.live_workers for pid in list_descendants(worker) if _runs(pid, command)
             ]
-            if programs:
+            if programs and not (command == "ytdlp_process" and await _has_worn_page(env)):
                 return env.random.choice(programs)
         elif await _count_shares(env, phase):
             return env.random.choice(sorted(env.live_workers))
         await asyncio.sleep(0.02)
     return None
+
+
+async def _has_worn_page(env: FaultEnvironment) -> bool:
+    """Return whether a page that yt-dlp may be reading was killed as often as it may be.
+
+    Which process reads which page is not seen from outside. Each kill of yt-dlp counts as a failed attempt.
+    """
+    async with env.open_connection() as connection:
+        query = (
+            "select count(*) from shares where uses_ytdlp and download_status = 'processing'"
+            " and download_attempts >= $1"
+        )
+        return bool(await connection.fetchval(query, MAX_KILLS_PER_PAGE))
 
 
 def _runs(pid: int, command: str) -> bool:
@@ -145,7 +159,7 @@ def _runs(pid: int, command: str) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     is_launcher = "chromium_launcher" in arguments
     if command == "chromium_launcher":
-        # A download has three attempts. More kills of the few pages than that would be no fault of anybody.
+        # A launcher of yt-dlp would be killed beside the limit of kills per page.
         return is_launcher and "ytdlp_process" not in arguments
     # The launcher and the confinement name the program in their arguments, too.
     return not is_launcher and command in (arguments.split("\0")[0] if command == "ffmpeg-" else arguments)
@@ -177,7 +191,7 @@ async def _wait_until_finished(env: FaultEnvironment, timeout_s: float) -> None:
 async def _check_remains(env: FaultEnvironment, scratch: Path, size: int) -> dict[str, object]:
     async with env.open_connection() as connection:
         rows = await connection.fetch(
-            "select s.url, s.download_error, s.download_attempts,"
+            "select s.url, s.download_error, s.download_attempts, s.uses_ytdlp,"
             " s.download_status, s.processing_status, s.transcript_status, (select count(*)"
             " from holdfast.artifacts a where a.job_id = s.job_id and a.status = 'visible'"
             " and a.kind = 'media' and a.size = $1) as files from shares s",
@@ -218,6 +232,7 @@ async def _check_remains(env: FaultEnvironment, scratch: Path, size: int) -> dic
         "processing": dict(Counter(row["processing_status"] for row in rows)),
         "transcripts": dict(Counter(row["transcript_status"] for row in rows)),
         "stored objects": objects,
+        "pages by kills": dict(Counter(row["download_attempts"] for row in rows if row["uses_ytdlp"])),
     }
 
 

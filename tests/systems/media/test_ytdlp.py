@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -196,6 +197,25 @@ async def test_the_quota_holds_while_the_download_runs(site: MediaSite, film: Pa
     limits = FetchLimits(max_bytes=film.stat().st_size // 2, max_duration_s=600, timeout_s=300)
     error = await refuse(site, url, folder, limits)
     assert error.kind == "too_large"
+
+
+async def test_a_killed_program_is_told_to_the_user(site: MediaSite, folder: Path) -> None:
+    """The system kills programs when memory is short. That is not the fault of the site."""
+
+    async def stall(*_: object) -> None:
+        await asyncio.sleep(300)
+
+    site.server.responder = stall
+    download = asyncio.create_task(refuse(site, f"{site.server.url}/film.mp4", folder))
+    await wait_until(lambda: site.server.requests, within=timedelta(seconds=120))
+    pids = find_descendants(os.getpid())
+    launcher = next(pid for pid in pids if find_descendants(pid))
+    [program] = find_descendants(launcher)
+    os.kill(program, signal.SIGKILL)
+    error = await download
+    assert (error.kind, error.retryable) == ("interrupted", True)
+    assert error.message == "The download was interrupted on our side. Try again."
+    await wait_until(lambda: not [pid for pid in (program, launcher) if is_running(pid)])
 
 
 async def test_a_cancelled_download_leaves_no_process(site: MediaSite, folder: Path) -> None:

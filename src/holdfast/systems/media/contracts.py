@@ -32,6 +32,7 @@ import msgspec
 MediaErrorKind = Literal[
     "network",  # the connection broke, a timeout, a 5xx status: try again soon
     "rate_limited",  # status 429 or 503 with Retry-After: try again when the server says
+    "interrupted",  # a program of ours was killed, for example when memory was short: try again soon
     "storage",  # our object store is full or away: try again later
     "not_found",  # 404, 410, a deleted video: never again
     "private",  # a login, a payment or a private address would be needed: never again
@@ -39,7 +40,7 @@ MediaErrorKind = Literal[
     "too_large",  # more bytes or seconds than allowed: never again
     "quota",  # the storage of the user is used up: never again
 ]
-RETRYABLE_KINDS: frozenset[MediaErrorKind] = frozenset({"network", "rate_limited", "storage"})
+RETRYABLE_KINDS: frozenset[MediaErrorKind] = frozenset({"network", "rate_limited", "interrupted", "storage"})
 
 
 class MediaError(Exception):

@@ -24,7 +24,7 @@ MAX_RATE_LIMIT_PAUSE: Final = timedelta(hours=1)
 STORAGE_RETRY_DELAY_FACTOR: Final = 6
 RETRY_DELAY_GROWTH: Final = 4
 JITTER: Final = 0.2
-UNEXPECTED_ERROR_MESSAGE: Final = "Something went wrong while downloading. Try again later."
+UNEXPECTED_ERROR_MESSAGE: Final = "An error on our side stopped the download. Try again later."
 
 
 def translate_egress_error(error: EgressError) -> MediaError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,13 +21,20 @@ from holdfast.systems.media.contracts import (
 from holdfast.systems.media.ffmpeg import join_tracks
 from holdfast.systems.media.ffmpeg_formats import detect_format
 from holdfast.systems.media.ytdlp_errors import build_media_error, build_size_error
-from holdfast.systems.sandbox.programs import ProgramCall, ProgramLimitError, ProgramLimits, run_program
+from holdfast.systems.sandbox.programs import (
+    ProgramCall,
+    ProgramKilledError,
+    ProgramLimitError,
+    ProgramLimits,
+    run_program,
+)
 
 PROCESS_MODULE = "holdfast.systems.sandbox.ytdlp_process"
 DESCRIBE_MODULE = "holdfast.systems.sandbox.ytdlp_describe_process"
 AUDIO_FORMAT = "ba/wa*/w/b"
 MAX_MEMORY_BYTES = 400 * 1024 * 1024
 MAX_CONNECTIONS = 16
+INTERRUPTED_MESSAGE = "The download was interrupted on our side. Try again."
 # Pages, manifests and repeated fragments come on top of the file.
 EXTRA_TRANSFER_BYTES = 50_000_000
 CONTENT_TYPES = {
@@ -62,7 +71,8 @@ async def fetch_with_ytdlp(
     """
     request = {"format": AUDIO_FORMAT} if audio_only else {}
     message = await _ask_process(PROCESS_MODULE, url, folder, limits, policy, request, on_progress)
-    return await _collect_result(message["result"], folder, limits)
+    with _translate_killed_programs():
+        return await _collect_result(message["result"], folder, limits)
 
 
 async def describe_with_ytdlp(
@@ -140,7 +150,8 @@ async def _run_process(
         ),
     )
     try:
-        _, log = await run_program(call, read_line)
+        with _translate_killed_programs():
+            _, log = await run_program(call, read_line)
     except ProgramLimitError as error:
         raise _build_limit_error(error, limits) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -150,6 +161,15 @@ async def _run_process(
         failure.add_note(log[-2000:])
         raise failure
     return last
+
+
+@contextmanager
+def _translate_killed_programs() -> Generator[None]:
+    """Raise MediaError if somebody else killed the program, such as the system when memory is short."""
+    try:
+        yield
+    except ProgramKilledError as error:
+        raise MediaError("interrupted", INTERRUPTED_MESSAGE) from error
 
 
 def _build_limit_error(error: ProgramLimitError, limits: FetchLimits) -> MediaError:
