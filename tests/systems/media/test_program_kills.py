@@ -72,6 +72,20 @@ async def test_a_killed_program_is_tried_again(film: Path, victim: str) -> None:
     assert film.exists()
 
 
+async def test_a_program_gives_way_to_the_worker(film: Path) -> None:
+    """On a busy machine, the heartbeat of the worker and the API come before a conversion."""
+    run = asyncio.create_task(
+        ffmpeg.run_ffmpeg(film, ["-f", "null", "-"], film.parent, timeout_s=600, before=ENDLESS)
+    )
+    program = await wait_until(lambda: find_program(os.getpid()), within=WITHIN)
+    launcher = next(pid for pid in find_descendants(os.getpid()) if program in find_descendants(pid))
+    own, *others = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (os.getpid(), launcher, program))
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert others == [own, min(19, own + 10)]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 5, 20])
 def test_an_event_loop_that_ends_while_a_program_starts_does_not_hang(film: Path, steps: int) -> None:
     """`asyncio.run` cancels everything when its coroutine returns, at whatever moment that is."""
