@@ -32,15 +32,17 @@ declare
   v_due timestamptz;
   v_name text;
   v_before timestamptz;
+  v_transaction xid8;
   v_new_id uuid;
   v_id uuid;
+  v_wake boolean;
 begin
   if p_job -> 'check' = 'true' then
     perform holdfast.validate_job_args(p_job);
     p_job := p_job - 'check';
   end if;
   if holdfast.is_plain_single_task_job(p_job) then
-    perform pg_current_xact_id();
+    v_transaction := pg_current_xact_id();  -- an assignment costs less than `perform`, which is a statement
     v_now := holdfast.now();
     v_due := v_now;
     v_new_id := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex());
@@ -58,7 +60,7 @@ begin
       case when v_due = v_now then 'ready' else 'scheduled' end, p_job -> 'args', p_job ->> 'owner',
       nullif(p_job -> 'labels', 'null'), v_name, v_before
     from (
-      select l.id from holdfast.task_policies k
+      select min(l.id) as id from holdfast.task_policies k
       join holdfast.lanes l on l.policy_id = k.id and l.priority = coalesce(p_job ->> 'priority', '0')::smallint
         and l.closed_at is null and not l.returned
         and coalesce(l.limit_key, '') = coalesce(p_job ->> 'limit_key', '')
@@ -66,8 +68,9 @@ begin
         and coalesce(l.fair_owner, '') = '' and l.fair_owner is null
       where k.queue = v_queue and k.type = v_type and k.policy = holdfast.parse_retry_policy(p_job)
         and (p_job ->> 'owner' is null or not holdfast.needs_owner_rules(v_queue))
-      order by l.id limit 1) as l
-    returning id into v_id;
+    ) as l where l.id is not null
+    returning id, v_due = v_now and exists (select from holdfast.workers w where w.sleeping
+      and v_queue = any (w.queues) and (w.types is null or v_type = any (w.types))) into v_id, v_wake;
   end if;
   if v_id is null then
     if p_job ? 'key' and v_new_id is not null then  -- reserved for a job that submit is to create
@@ -76,8 +79,7 @@ begin
     end if;
     return holdfast.submit(p_job);
   end if;
-  if v_due = v_now and exists (select from holdfast.workers w where w.sleeping and v_queue = any (w.queues)
-    and (w.types is null or v_type = any (w.types))) then
+  if v_wake then
     perform holdfast.notify_sleeping_workers(array[v_queue], v_type, holdfast.count_workers_to_wake(1));
   end if;
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks',
