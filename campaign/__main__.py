@@ -28,6 +28,7 @@ from campaign.runs import (
     recovery,
     server_faults,
     shards,
+    wakeups,
     worker_faults,
     workloads,
 )
@@ -36,6 +37,7 @@ ALL_RUNS = (
     *worker_faults.FAULT_RUNS,
     *server_faults.FAULT_RUNS,
     *workloads.FAULT_RUNS,
+    *wakeups.FAULT_RUNS,
     *guarantees.FAULT_RUNS,
     *machine_faults.FAULT_RUNS,
     *failover.FAULT_RUNS,
