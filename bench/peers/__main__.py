@@ -1,7 +1,7 @@
 """Compare Holdfast with other queues on one server: `python -m bench.peers [names] [--parts basic,pinned]`.
 
 Every peer gets its own database and runs the same steps in turn. The tables also show where Holdfast loses.
-ResultsByPart are merged with those of earlier runs; `--write` writes all of them to docs/explain.
+Results are merged with those of earlier runs; `--write` writes all of them to docs/explain and README.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import asyncpg
 
-from bench.peers import pictures, report, results
+from bench.peers import pictures, readme, report, results
 from bench.peers.parts import PART_FUNCTIONS, ROUNDS_BY_PART, WorkloadSizes
 from bench.peers.peers import PEERS, ROOT
 from bench.peers.trials import PeerTrial, UnsupportedMeasurementError
@@ -154,7 +154,9 @@ def parse_arguments() -> argparse.Namespace:
         "--only-write", action="store_true", help="Write the page from stored results without measuring."
     )
     parser.add_argument(
-        "--write", action="store_true", help="Write docs/explain/benchmarks.md and its charts."
+        "--write",
+        action="store_true",
+        help="Write docs/explain/benchmarks.md, its charts and the table of README.md.",
     )
     options = parser.parse_args()
     options.parts = [part for part in options.parts.replace(" ", ",").split(",") if part]
@@ -176,7 +178,11 @@ def write_report_page(measurements: results.ResultsByPart) -> None:
     charts = {"benchmarks.svg": pictures.draw_drain_bars(drains)} if drains else {}
     if growth := report.merge_growth_and_backlog(measurements):
         charts["benchmarks-growth.svg"] = pictures.draw_growth_lines(growth)
-    report.write_page(ROOT / "docs" / "explain", report.build_page(measurements, versions), charts)
+    folder = ROOT / "docs" / "explain"
+    old_page = (folder / "benchmarks.md").read_text(encoding="utf-8")
+    report.write_page(folder, report.build_page(measurements, versions, old_page), charts)
+    if "holdfast" in measurements.get("turns", {}):
+        readme.write_readme(ROOT / "README.md", measurements["turns"])
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ Measurements = dict[str, float | str]
 WARM_UP_JOBS = 5  # jobs whose waiting times do not count
 SINGLE_ENQUEUES = 600
 ONE_BY_ONE_COLUMN = "enqueue one by one"
+DEFAULT_CONCURRENCY = 10  # of a Holdfast worker
+DEFAULT_CONCURRENCY_COLUMN = f"drain, {DEFAULT_CONCURRENCY} at once"
 ROUNDS_BY_PART = {"turns": 3}  # other parts run once
 IDLE_WARM_UP_SECONDS, IDLE_SECONDS, STATISTICS_DELAY_SECONDS = 10.0, 30.0, 1.2
 MEMORY_GROWTH_SECONDS = 15.0  # maximum duration of the drain that measures growth
@@ -94,16 +96,27 @@ async def measure_basic(trial: PeerTrial, sizes: WorkloadSizes, measurements: Me
 async def measure_turns(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
     """Measure one round. The caller repeats rounds of all peers, so that a slow minute hits every peer."""
     single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.get_drain_jobs(trial)
-    await trial.create_store()
-    trial.rates_by_column.setdefault(ONE_BY_ONE_COLUMN, []).append(
-        single / trial.run_adapter("one", str(single))["seconds"]
-    )
-    await trial.measure_drain(single)
-    for processes, column in ((1, "drain, 1 process"), (2, "drain, 2 processes")):
-        trial.rates_by_column.setdefault(column, []).append(await trial.measure_drain(jobs, processes))
-    for column, rates in trial.rates_by_column.items():
+
+    def add_rate(column: str, rate: float) -> None:
+        rates = trial.rates_by_column.setdefault(column, [])
+        rates.append(rate)
         measurements[column] = median(rates)
         measurements[f"{column}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
+
+    await trial.create_store()
+    add_rate(ONE_BY_ONE_COLUMN, single / trial.run_adapter("one", str(single))["seconds"])
+    await trial.measure_drain(single)
+    add_rate("drain, 1 process", await trial.measure_drain(jobs))
+    add_rate("enqueue bulk", trial.bulk_rate)
+    add_rate("drain, 2 processes", await trial.measure_drain(jobs, 2))
+    if not trial.peer.cannot_hold:  # a thread for each job: our configuration is what it has
+        add_rate(
+            DEFAULT_CONCURRENCY_COLUMN, await trial.measure_drain(jobs // 3, at_once=DEFAULT_CONCURRENCY)
+        )
+    if not trial.peer.redis:
+        await trial.create_store()
+        async with _hold_snapshot(trial.dsn):
+            add_rate("drain, snapshot pinned", await trial.measure_drain(jobs // 3))
 
 
 async def _measure_drain_costs(trial: PeerTrial, jobs: int, measurements: Measurements) -> None:

@@ -34,7 +34,8 @@ PART_TEXTS = {
         "Enqueue and drain, by turns",
         f"""All systems run one after the other, {ROUNDS_BY_PART["turns"]} times. The table shows medians,
 with the slowest and the fastest round. A drain is timed from the first finished job to the moment
-when no job is unfinished.""",
+when no job is unfinished. "10 at once" is the default of a Holdfast worker; all other drains have
+the settings below. "Snapshot pinned": another connection holds an old snapshot.""",
     ),
     "basic": (
         "Enqueue, drain, idle, wake up",
@@ -79,8 +80,9 @@ and its growth over 20,000 to 100,000 more jobs. Memory that forked processes sh
 mapped files count for each process.""",
     ),
 }
-PAGE_CONDITIONS = """
-## What was run
+CONDITIONS_TITLE = "What was run"
+PAGE_CONDITIONS = f"""
+## {CONDITIONS_TITLE}
 
 Each system has its own database on the same server, with `fsync` and `synchronous_commit` on. Our
 adapters (`bench/peers/adapters`) call its public API, with one configuration for each system: the
@@ -90,7 +92,7 @@ longer than 15 seconds, and for all finished jobs, the API creates one row, whic
 in the tables of that system (`bench/peers/rows.py`). The tables are vacuumed and analysed
 afterwards.
 
-{notes}
+{{notes}}
 """
 
 
@@ -170,14 +172,30 @@ def _format_stamps(peer_results: Mapping[str, PeerResult]) -> str:
     return "\n".join(f"- {', '.join(names)}: {stamp}" for stamp, names in stamps.items())
 
 
-def build_page(results: ResultsByPart, versions: Mapping[str, str]) -> str:
-    peer_names = [name for name in PEERS if any(name in peer_results for peer_results in results.values())]
-    notes = "\n".join(
-        f"- {name} {versions.get(name, '')}: {PEERS[name].jobs:,} jobs a drain; {PEERS[name].note}."
-        for name in peer_names
+def build_page(results: ResultsByPart, versions: Mapping[str, str], old_page: str = "") -> str:
+    """Build the page. Parts and peers without results keep their text of the old page."""
+    old_sections = split_sections(old_page)
+    sections = "".join(
+        format_section(part, results) if results.get(part) else old_sections.get(title, "")
+        for part, (title, _) in PART_TEXTS.items()
     )
-    sections = "".join(format_section(part, results) for part in PART_TEXTS if results.get(part))
-    return PAGE_INTRODUCTION + sections + PAGE_CONDITIONS.format(notes=notes)
+    measured = {name for peer_results in results.values() for name in peer_results}
+    old_notes = old_sections.get(CONDITIONS_TITLE, "").splitlines()
+    notes: list[str] = []
+    for name, peer in PEERS.items():
+        if name in measured:
+            notes.append(f"- {name} {versions.get(name, '')}: {peer.jobs:,} jobs a drain; {peer.note}.")
+        else:
+            notes += [line for line in old_notes if line.startswith(f"- {name} ")]
+    return PAGE_INTRODUCTION + sections + PAGE_CONDITIONS.format(notes="\n".join(notes))
+
+
+def split_sections(page: str) -> dict[str, str]:
+    """Return the sections of a page by title, each with its heading and the empty line before it."""
+    parts = re.split(r"(?m)^## (.+)$", page)
+    return {
+        title: f"\n## {title}{text.rstrip()}\n" for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def write_page(folder: Path, text: str, pictures: Mapping[str, str]) -> None:

@@ -184,11 +184,17 @@ class PeerTrial:
             await rows.vacuum_and_checkpoint(self.dsn)
         return method
 
-    async def measure_drain(self, jobs: int, workers: int = 1, held_jobs: int = 0) -> float:
-        """Return jobs per second from the first finished job to the last. `held_jobs` never finish."""
+    async def measure_drain(
+        self, jobs: int, workers: int = 1, held_jobs: int = 0, at_once: int | None = None
+    ) -> float:
+        """Return jobs per second from the first finished job to the last. `held_jobs` never finish.
+
+        A process runs `at_once` jobs at once. None: as many as in our configuration of the peer.
+        """
         self.enqueue_bulk(jobs)
         connection = await asyncpg.connect(self.dsn)
-        processes = [self.start_worker() for _ in range(workers)]
+        environment = {} if at_once is None else {"PEER_AT_ONCE": str(at_once)}
+        processes = [self.start_worker(**environment) for _ in range(workers)]
         try:
             started_at, done_at_start, left = None, 0, jobs
             deadline = time.monotonic() + STEP_TIMEOUT_SECONDS

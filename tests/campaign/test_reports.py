@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.peers import memory, pictures, results
+from bench.peers import memory, pictures, readme, results
 from bench.peers import report as peers
 from bench.peers.peers import PEERS
 from bench.peers.rows import FINISHED_ROWS, WAITING_ROWS, RowTemplate
@@ -153,3 +153,40 @@ def test_report_adds_up_runs_of_the_same_name() -> None:
         [build_run_result(), build_run_result(broken=["I1 ..."], **{"taken over": over})]
     )
     assert rows == ["| kills | 10 workers killed | 20 | 24 | 4 | 2 | 2.5 s, 3 late | 1 | 2 |"]
+
+
+def test_readme_table_has_the_spread_and_marks_the_best(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n\n{readme.BEGIN_LINE}\nobsolete line\n{readme.END_LINE}\n\nafter\n")
+    column = "drain, 1 process"
+    measured = {
+        "holdfast": build_result({column: 1000.0, f"{column}, from to": "900 to 1,100"}),
+        "pgmq": build_result({column: 2000.0, f"{column}, from to": "1,500 to 2,500"}),
+        "dramatiq": build_result({}),
+    }
+    readme.write_readme(page, measured)
+    readme.write_readme(page, measured)  # the marks stay
+    text = page.read_text()
+    assert text.startswith("before\n\n<!-- rates")
+    assert text.endswith(f"{readme.END_LINE}\n\nafter\n")
+    assert "obsolete" not in text
+    assert "| 1,000 (900 to 1,100) | **2,000** (1,500 to 2,500) | - |" in text
+    assert "in bulk" not in text  # nobody was measured
+    assert str(STAMP.when) in text
+
+
+def test_readme_has_the_marks_of_its_table() -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    assert page.count(readme.BEGIN_LINE) == page.count(readme.END_LINE) == 1
+
+
+def test_parts_without_new_results_stay_on_the_page() -> None:
+    old = peers.build_page(build_results(), {"dramatiq": "1.2"})
+    measured = {"turns": {"holdfast": build_result({"drain, 1 process": 5.0})}}
+    page = peers.build_page(measured, {}, old)
+    sections = peers.split_sections(page)
+    for title in ("A long queue", peers.GROWTH_TITLE):
+        assert sections[title] == peers.split_sections(old)[title]
+    assert "| holdfast | 5.0 |" in sections["Enqueue and drain, by turns"]
+    assert "- dramatiq 1.2: " in sections[peers.CONDITIONS_TITLE]
+    assert page.count("## What was run") == 1
