@@ -34,12 +34,16 @@ async def _run_wakeups(env: FaultEnvironment, dose: FaultDose) -> dict[str, obje
     for _ in range(WORKER_COUNT):
         await env.start_worker()
     notifications, numbers = count(), count()
+
+    def count_notification(*_: object) -> None:
+        next(notifications)
+
     async with AsyncExitStack() as stack:
         connections = [
             await stack.enter_async_context(env.open_connection()) for _ in range(CONNECTION_COUNT + 1)
         ]
         listener = connections.pop()
-        await listener.add_listener(TASK_CHANNEL, lambda *_: next(notifications))
+        await listener.add_listener(TASK_CHANNEL, count_notification)
         for burst in env.iterate_faults(dose.faults):
             await asyncio.sleep(DEEP_SLEEP_S if burst % 10 == 0 else env.random.choice(PAUSES_S))
             if burst % 10 == 5:
