@@ -8,12 +8,11 @@ import json
 import asyncpg
 import pytest
 
-from holdfast import Client, task
+from holdfast import Client, Worker, task
 from holdfast.cli.root import run_command_line
-from holdfast.cli.worker import select_shards
 from holdfast.engine import shards
 from holdfast.errors import InvalidError
-from holdfast.settings import Secret, Settings, load_settings
+from holdfast.settings import Secret, Settings
 
 Captured = pytest.CaptureFixture[str]
 
@@ -88,7 +87,7 @@ async def test_unknown_shard_is_explained(urls: dict[int, str], capsys: Captured
 
 
 def test_worker_serves_selected_shards() -> None:
-    settings = load_settings({"shards": "1=postgresql://a/x,2=postgresql://b/x"})
-    assert select_shards(settings, [2]).reveal() == "2=postgresql://b/x"
-    with pytest.raises(InvalidError, match="Shard 3 is not in"):
-        select_shards(settings, [3])
+    client = Client(shards={1: "postgresql://a/x", 2: "postgresql://b/x"})
+    assert Worker(client, tasks=[echo], shards=[2])._shard_numbers == [2]
+    with pytest.raises(InvalidError, match=r"The client has no shard 3\. Its shards are 1, 2\."):
+        Worker(client, tasks=[echo], shards=[3])

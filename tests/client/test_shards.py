@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 from shard_databases import create_shard_databases, number_shard
 
-from holdfast import Client, Graph, Worker, schedule, shard_of, task
+from holdfast import Client, Consumer, Graph, Message, Worker, consumer, schedule, shard_of, task
 from holdfast.client import shard_routing
+from holdfast.client.async_client import find_schedule_shard
 from holdfast.engine import embedded, shards
 from holdfast.engine.connection import Connection
 from holdfast.engine.shards import ShardState
@@ -345,6 +347,47 @@ async def test_worker_serves_all_shards_while_one_is_dead(urls: dict[int, str], 
             worker.stop()
             await running
     assert results == ["shard 1", "shard 2", "shard 3"]
+
+
+async def test_worker_consumes_each_message_queue_on_its_shard(
+    fresh_urls: dict[int, str], settings: Settings
+) -> None:
+    names = [f"letters{number}" for number in range(6)]
+    received: list[str] = []
+
+    def create_consumer(name: str) -> Consumer[dict[str, str]]:
+        @consumer(name)
+        async def receive(message: Message[dict[str, str]]) -> None:
+            received.append(message.body["from"])
+
+        return receive
+
+    async with Client(shards=fresh_urls, settings=settings) as client:
+        for name in names:
+            await client.queues.create(name)
+            await client.queues.send(name, {"from": name})
+        assert len({shard_routing.choose_shard(f"queue:{name}", [1, 2, 3]) for name in names}) > 1
+        async with Worker(client, consumers=[create_consumer(name) for name in names]) as worker:
+            running = asyncio.create_task(worker.run())
+            await wait_until(lambda: len(received) == len(names) or running.done(), what="all messages")
+            worker.stop()
+            await running
+    assert sorted(received) == names
+
+
+async def test_worker_of_one_shard_leaves_the_schedules_of_others(
+    fresh_urls: dict[int, str], settings: Settings
+) -> None:
+    nightly = [schedule(echo(f"n{number}"), name=f"n{number}", cron="@daily") for number in range(6)]
+    async with Client(shards=fresh_urls, settings=settings) as client:
+        with pytest.raises(InvalidError, match="no shard 9"):
+            Worker(client, tasks=[echo], shards=[9])
+        options: dict[str, Any] = {"tasks": [echo], "schedules": nightly, "until": "drained"}
+        async with Worker(client, shards=[1], **options) as worker:
+            await worker.run()
+        own = {each.name for each in nightly if await find_schedule_shard(client, each.name) == 1}
+        assert 0 < len(own) < 6
+        assert {each.name for each in await client.schedules.list()} == own
 
 
 async def test_worker_registers_each_schedule_on_one_shard(

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,8 +17,7 @@ from holdfast.cli.otlp_export import export_over_otlp
 from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
 from holdfast.client import Client
 from holdfast.errors import InvalidError
-from holdfast.setting_values import parse_shards
-from holdfast.settings import Secret, Settings, parse_duration
+from holdfast.settings import Settings, parse_duration
 from holdfast.worker.public_worker import Worker
 from holdfast.worker.queue_shares import parse_queue_shares
 from holdfast.worker.supervisor import Supervisor
@@ -103,8 +101,6 @@ def worker_command(session: CliSession, /, app: str, queues: str, **options: Any
     os.environ.update(session.settings_as_environment())  # house: environment (passed on, not read)
     if options["health_port"] is not None:
         settings = replace(settings, health_port=options["health_port"])
-    if options["shards"]:
-        settings = replace(settings, shards=select_shards(settings, options["shards"]))
     log_output.configure_logging(settings)
     options["grace"] = _parse_grace(options["grace"])
     options["queues"] = parse_queue_shares(queues)
@@ -124,19 +120,6 @@ def _parse_grace(text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--grace") from None
-
-
-def select_shards(settings: Settings, numbers: Sequence[int]) -> Secret:
-    """Return the setting `shards` with only these shards."""
-    known = parse_shards(settings.shards.reveal()) if settings.shards else {}
-    for number in numbers:
-        if number not in known:
-            raise InvalidError(
-                f"Shard {number} is not in the setting shards.",
-                fix=f"Choose from {', '.join(map(str, known)) or 'nothing: the setting is empty'}.",
-                field="shard",
-            )
-    return Secret(",".join(f"{number}={known[number].reveal()}" for number in sorted(set(numbers))))
 
 
 async def run_worker(
@@ -159,6 +142,7 @@ async def run_worker(
             source=app.source,
             child_command=[sys.executable, "-u", "-m", "holdfast.cli.child", app_name],
             wait_for_database=not options["no_wait"],
+            shards=options["shards"] or None,
         )
         _stop_on_signals(worker, notifier)
         async with worker:

@@ -152,6 +152,12 @@ async def open_client_database(client: AsyncClient) -> Database:
     return await client._connections.open_database()  # pyright: ignore[reportPrivateUsage]
 
 
+async def find_message_queue_shard(client: AsyncClient, name: str) -> int:
+    """Return the number of the shard of a message queue."""
+    router = client._connections.shards  # pyright: ignore[reportPrivateUsage]
+    return 0 if router is None else await router.find_message_queue_shard(name)
+
+
 async def find_schedule_shard(client: AsyncClient, name: str) -> int:
     """Return the number of the shard of a schedule."""
     router = client._connections.shards  # pyright: ignore[reportPrivateUsage]

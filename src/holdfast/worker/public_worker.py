@@ -19,6 +19,7 @@ from holdfast.client import Client, open_client_database
 from holdfast.definitions.consumers import Consumer
 from holdfast.definitions.lifespan import Lifespan
 from holdfast.definitions.schedules import Schedule, ScheduledTask
+from holdfast.definitions.single_database import refuse_systems_on_shards
 from holdfast.definitions.tasks import Task
 from holdfast.definitions.validation import parse_duration
 from holdfast.engine import embedded, install
@@ -99,6 +100,7 @@ class Worker:
         child_command: command that starts a child process for `process=True` tasks (default: one that imports
             the modules of the tasks)
         wait_for_database: wait while the database cannot be reached; False raises `DatabaseUnavailableError`
+        shards: the shards of the client to serve (default: all)
     """
 
     def __init__(  # noqa: PLR0913  (keyword options, listed in the docstring)
@@ -119,10 +121,12 @@ class Worker:
         deliver_webhooks: bool | None = None,
         child_command: Sequence[str] | None = None,
         wait_for_database: bool = True,
+        shards: Collection[int] | None = None,
     ) -> None:
         if concurrency < 1:
             raise InvalidError(f"concurrency must be at least 1, got {concurrency}.", field="concurrency")
         self._client = client
+        self._shard_numbers = _select_shards(client.shard_numbers, shards)
         self._tasks = _index_tasks_by_name(tasks)
         self._consumers = list(consumers)
         if not self._tasks and not self._consumers:
@@ -155,9 +159,16 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         if self._client.shard_numbers:
+            refuse_systems_on_shards(task.function for task in self._tasks.values())
+            refuse_systems_on_shards(consumer.function for consumer in self._consumers)
             self._loop = asyncio.get_running_loop()
             self._shard_workers = ShardWorkers(
-                self._client, self._schedules, self._concurrency, self._create_shard_worker
+                self._client,
+                self._shard_numbers,
+                self._schedules,
+                self._consumers,
+                self._concurrency,
+                self._create_shard_worker,
             )
             return self
         async with AsyncExitStack() as resources:
@@ -213,17 +224,19 @@ class Worker:
         finally:
             self._running.set_result(None)
 
-    def _create_shard_worker(self, number: int, slots: int, schedules: Sequence[Schedule]) -> Worker:
+    def _create_shard_worker(
+        self, number: int, slots: int, schedules: list[Schedule], consumers: list[Consumer[Any]]
+    ) -> Worker:
         """Return a worker like this one for one shard, with its share of the slots."""
         worker = copy(self)
         worker._client = self._client.shard(number)
-        worker._schedules = list(schedules)
+        worker._schedules, worker._consumers = schedules, consumers
         worker._options = {**self._options, "concurrency": slots}
         worker._resources = AsyncExitStack()
         worker._shard_workers = None
         worker._stop_event = asyncio.Event()
         worker._running = None
-        worker._health_port_offset = self._client.shard_numbers.index(number)
+        worker._health_port_offset = self._shard_numbers.index(number)
         return worker
 
     def _build_monitoring_settings(self) -> Settings:
@@ -348,6 +361,18 @@ def _index_tasks_by_name(tasks: Iterable[Task[..., Any]]) -> dict[str, Task[...,
                 f"Two tasks have the name {task.name!r}.", fix="Rename one: @task(name=...).", field="tasks"
             )
     return by_name
+
+
+def _select_shards(known: Sequence[int], selected: Collection[int] | None) -> list[int]:
+    """Return the shards to serve, in their order. Raise InvalidError if the client does not have one."""
+    unknown = sorted(set(selected or ()) - set(known))
+    if unknown:
+        raise InvalidError(
+            f"The client has no shard {unknown[0]}.",
+            fix=f"Its shards are {', '.join(map(str, known)) or 'none'}.",
+            field="shards",
+        )
+    return [number for number in known if selected is None or number in selected]
 
 
 def _collect_schedules(schedules: Iterable[Schedule], tasks: Iterable[Task[..., Any]]) -> list[Schedule]:

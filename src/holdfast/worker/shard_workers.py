@@ -1,7 +1,8 @@
 """Run one worker for each shard of a client, in one process.
 
 Every shard has its share of the slots, its own heartbeat and its own connections, so a shard that is dead or
-frozen takes nothing from the others. It is tried again until it answers.
+frozen takes nothing from the others. It is tried again until it answers. A schedule and a message queue are
+on one shard, which their name decides among all shards of the client, also if the worker serves only some.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, Self
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from holdfast.client import Client
-from holdfast.client.async_client import find_schedule_shard
+from holdfast.client.async_client import find_message_queue_shard, find_schedule_shard
+from holdfast.definitions.consumers import Consumer
 from holdfast.definitions.schedules import Schedule
 from holdfast.errors import DatabaseError, SettingsError
 
+T = TypeVar("T")
 RETRY_PAUSE_S: Final = 2.0
 _log = logging.getLogger("holdfast.worker")
 
@@ -33,20 +36,26 @@ class ShardWorker(Protocol):
     def stop(self, *, graceful: bool = True) -> None: ...
 
 
-# Creates the worker of a shard from its number, its slots and its schedules.
-WorkerFactory = Callable[[int, int, Sequence[Schedule]], ShardWorker]
+# Creates the worker of a shard from its number, its slots, its schedules and its consumers.
+WorkerFactory = Callable[[int, int, list[Schedule], list[Consumer[Any]]], ShardWorker]
 
 
 class ShardWorkers:
-    """The workers of all shards of a client."""
+    """The workers of some or all shards of a client."""
 
     def __init__(
-        self, client: Client, schedules: Sequence[Schedule], concurrency: int, create_worker: WorkerFactory
+        self,
+        client: Client,
+        numbers: Sequence[int],
+        schedules: Sequence[Schedule],
+        consumers: Sequence[Consumer[Any]],
+        concurrency: int,
+        create_worker: WorkerFactory,
     ) -> None:
         self._client = client
         self._schedules = schedules
+        self._consumers = consumers
         self._create_worker = create_worker
-        numbers = client.shard_numbers
         # At least one slot each; the first shards get the rest of the division.
         self._slots = {
             number: max(1, concurrency // len(numbers) + (index < concurrency % len(numbers)))
@@ -69,8 +78,13 @@ class ShardWorkers:
     async def _serve_shard(self, number: int) -> None:
         while not self._stopped.is_set():
             try:
-                schedules = await self._find_schedules(number)
-                worker = self._create_worker(number, self._slots[number], schedules)
+                schedules = await _select_mine(
+                    self._schedules, lambda each: find_schedule_shard(self._client, each.name), number
+                )
+                consumers = await _select_mine(
+                    self._consumers, lambda each: find_message_queue_shard(self._client, each.queue), number
+                )
+                worker = self._create_worker(number, self._slots[number], schedules, consumers)
                 self._workers[number] = worker
                 async with worker:
                     await worker.run()
@@ -84,11 +98,14 @@ class ShardWorkers:
                 async with asyncio.timeout(RETRY_PAUSE_S):
                     await self._stopped.wait()
 
-    async def _find_schedules(self, number: int) -> list[Schedule]:
-        """Return the schedules of a shard: each schedule runs on one shard only."""
-        mine: list[Schedule] = []
-        for schedule in self._schedules:
-            with contextlib.suppress(DatabaseError):  # a shard where it might be does not answer
-                if await find_schedule_shard(self._client, schedule.name) == number:
-                    mine.append(schedule)
-        return mine
+
+async def _select_mine(
+    definitions: Iterable[T], find_shard: Callable[[T], Awaitable[int]], number: int
+) -> list[T]:
+    """Return the schedules or consumers of a shard: each of them is on one shard only."""
+    mine: list[T] = []
+    for each in definitions:
+        with contextlib.suppress(DatabaseError):  # a shard where it might be does not answer
+            if await find_shard(each) == number:
+                mine.append(each)
+    return mine
