@@ -1,4 +1,4 @@
-"""The dashboard over several shards: one login, a picker, the jobs of all, and actions on the right shard."""
+"""The dashboard over several shards: one login, pages of all shards, and actions on the right shard."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -14,8 +15,12 @@ from shard_databases import create_shard_databases
 from starlette.applications import Starlette
 
 from holdfast import Client, shard_of, task
+from holdfast.engine import maintenance, queues
 from holdfast.server import create_app, create_dashboard
+from holdfast.server.dashboard.navigation import NAVIGATION_LINKS_BY_GROUP
+from holdfast.server.dashboard.registry import PAGE_ROUTES
 from holdfast.settings import Secret, Settings
+from holdfast.testing import wait_until
 
 KEY = "hf_test_key"
 DEAD_URL = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -87,8 +92,7 @@ async def test_one_login_opens_all_shards(urls: dict[int, str], settings: Settin
 
 async def test_jobs_of_all_shards_are_one_list(browser: httpx.AsyncClient, client: Client) -> None:
     jobs = [await client.shard(number).submit(echo("x")) for number in (1, 2, 1, 2)]
-    page = await browser.get("/dashboard/")
-    assert get_path(page) == "/dashboard/jobs"
+    page = await browser.get("/dashboard/jobs")
     shown = re.findall(r'data-row="([0-9a-f-]{36})"', page.text)
     assert shown[:4] == sorted((str(job.id) for job in jobs), reverse=True)
     assert 'data-label="Shard">' in page.text
@@ -123,17 +127,125 @@ async def test_action_changes_the_shard_of_its_page(browser: httpx.AsyncClient, 
     assert (await client.get(job.id)).status == "cancelled"
 
 
-async def test_other_pages_lead_to_a_shard_and_have_a_picker(browser: httpx.AsyncClient) -> None:
+async def test_pages_show_each_shard_and_lead_to_one(browser: httpx.AsyncClient, client: Client) -> None:
+    for number in (1, 2):
+        await client.shard(number).submit(echo("x"))
+        await client.shard(number).pause_queue(f"only-{number}", reason="test", allow_new=True)
     page = await browser.get("/dashboard/queues")
-    assert get_path(page) == "/dashboard/shards/1/queues"
+    assert get_path(page) == "/dashboard/queues"
+    assert re.findall(r'<section class="shard-section" id="(shard-\d)"', page.text) == ["shard-1", "shard-2"]
+    sections = page.text.split('<section class="shard-section"')[1:]
+    for number, section in zip((1, 2), sections, strict=True):
+        assert f">Shard {number}: Queues</h2>" in section
+        assert f"/dashboard/shards/{number}/queue?name=only-{number}" in section
+        assert f"only-{3 - number}" not in section
+        assert f'action="/dashboard/shards/{3 - number}' not in section
     assert 'href="/dashboard/shards/2/queues">Shard 2</a>' in page.text
-    assert 'href="/dashboard/jobs">All shards</a>' in page.text
-    for path in ("/", "/errors", "/workers", "/schedules", "/limits", "/files", "/database", "/jobs"):
-        for number in (1, 2):
-            shown = await browser.get(f"/dashboard/shards/{number}{path}")
-            assert shown.status_code == 200, path
-            assert get_path(shown).startswith(f"/dashboard/shards/{number}"), path
+    assert 'href="/dashboard/queues" aria-current="true">All shards</a>' in page.text
+    on_one = await browser.get("/dashboard/shards/2/queues")
+    assert 'href="/dashboard/queues">All shards</a>' in on_one.text
+
+
+async def test_every_page_of_the_navigation_shows_all_shards_or_none(browser: httpx.AsyncClient) -> None:
+    for links in NAVIGATION_LINKS_BY_GROUP.values():
+        for link in links:
+            page = await browser.get(f"/dashboard{link.path}")
+            assert page.status_code == 200, link.path
+            assert get_path(page) == f"/dashboard{link.path}"
+            ids = re.findall(r' id="([^"]+)"', page.text)
+            assert len(ids) == len(set(ids)), link.path
+            if PAGE_ROUTES[link.path].all_shards == "sections":
+                assert page.text.count('<section class="shard-section"') == 2, link.path
+                assert all(f">Shard {number}: " in page.text for number in (1, 2)), link.path
+            for number in (1, 2):
+                shown = await browser.get(f"/dashboard/shards/{number}{link.path}")
+                assert shown.status_code == 200, link.path
+                assert get_path(shown).startswith(f"/dashboard/shards/{number}"), link.path
     assert (await browser.get("/dashboard/shards/9/jobs")).status_code == 404
+    assert (await browser.get("/dashboard/nosuch")).status_code == 404
+
+
+async def test_overview_has_sums_and_a_line_for_each_shard(
+    browser: httpx.AsyncClient, client: Client
+) -> None:
+    before = read_tile(await browser.get("/dashboard/"), "Ready")
+    for number in (1, 2, 2):
+        await client.shard(number).submit(echo("x"))
+    page = await browser.get("/dashboard/")
+    assert get_path(page) == "/dashboard/"
+    assert read_tile(page, "Ready") == before + 3
+    assert 'href="/dashboard/shards/2/">Shard 2</a>' in page.text
+    assert page.text.count("Takes work") == 2
+    assert "oes not answer" not in page.text
+
+
+def read_tile(page: httpx.Response, name: str) -> int:
+    tile = re.search(rf"<b>([\d,]+)</b>\s*<span>{name}</span>", page.text)
+    assert tile is not None, page.text
+    return int(tile[1].replace(",", ""))
+
+
+async def test_what_one_shard_has_names_the_others(browser: httpx.AsyncClient, client: Client) -> None:
+    await client.shard(2).submit(echo("x"))
+    await client.shard(2).schedules.put(echo("x"), name="only-second", cron="0 4 * * *")
+    page = await browser.get("/dashboard/schedules/show", params={"name": "only-second"})
+    assert page.status_code == 200
+    assert page.text.count('<section class="shard-section"') == 1
+    assert "Not on shard 1." in page.text
+    assert (await browser.get("/dashboard/schedules/show", params={"name": "nosuch"})).status_code == 404
+
+
+def read_token(page: httpx.Response) -> str:
+    token = re.search(r'name="token" value="([^"]+)"', page.text)
+    assert token is not None
+    return token[1]
+
+
+async def test_bulk_cancel_reaches_all_shards(browser: httpx.AsyncClient, client: Client) -> None:
+    jobs = [await client.shard(number).submit(echo("bulk").options(queue="bulk-all")) for number in (1, 2, 2)]
+    kept = await client.shard(2).submit(echo("kept").options(queue="bulk-kept"))
+    query = {"verb": "cancel", "q": "queue:bulk-all", "all": "yes"}
+    preview = await browser.get("/dashboard/bulk/new", params=query)
+    assert "Cancel 3 jobs" in preview.text
+    assert re.search(r"Shard 1: 1 job\.\s+Shard 2: 2 jobs\.", preview.text)
+    form = {**query, "reason": "test", "token": read_token(preview)}
+    done = await browser.post("/dashboard/bulk", data=form)
+    assert get_path(done) == "/dashboard/bulk"
+    assert "Bulk cancel of 3 jobs started (shard 1: 1, shard 2: 2)." in done.text
+
+    async def all_cancelled() -> bool:
+        for number in (1, 2):
+            async with client.shard(number).connection() as connection:
+                await maintenance.tick_operations(connection)
+        return {(await client.get(job.id)).status for job in jobs} == {"cancelled"}
+
+    await wait_until(all_cancelled, within=timedelta(seconds=20), what="all jobs to be cancelled")
+    assert (await client.get(kept.id)).status != "cancelled"
+
+
+async def test_change_without_a_shard_is_refused(browser: httpx.AsyncClient, client: Client) -> None:
+    await client.shard(1).submit(echo("x").options(queue="q"))
+    token = read_token(await browser.get("/dashboard/shards/1/queue", params={"name": "q"}))
+    form = {"name": "q", "reason": "test", "token": token}
+    refused = await browser.post("/dashboard/queue/pause", data=form)
+    assert refused.status_code == 400
+    assert "needs a shard" in refused.text
+    for number in (1, 2):
+        assert not any(queue["paused_at"] for queue in await list_queues(client, number, "q"))
+
+
+async def list_queues(client: Client, number: int, name: str) -> list[dict[str, Any]]:
+    async with client.shard(number).connection() as connection:
+        return [queue for queue in await queues.list_task_queues(connection) if queue["queue"] == name]
+
+
+async def test_export_has_the_jobs_of_all_shards(browser: httpx.AsyncClient, client: Client) -> None:
+    jobs = [await client.shard(number).submit(echo("export").options(queue="exported")) for number in (1, 2)]
+    for file_format in ("csv", "jsonl"):
+        query = {"q": "queue:exported", "format": file_format}
+        exported = await browser.get("/dashboard/jobs/export", params=query)
+        assert exported.text.count("id,state,queue") == (1 if file_format == "csv" else 0)
+        assert all(str(job.id) in exported.text for job in jobs)
 
 
 async def test_missing_shard_is_named_and_the_others_are_shown(
@@ -141,9 +253,19 @@ async def test_missing_shard_is_named_and_the_others_are_shown(
 ) -> None:
     job = await client.shard(2).submit(echo("shown"))
     async for browser in open_browser(build_app(settings, {**urls, 3: DEAD_URL})):
-        page = await sign_in(browser)
-        assert get_path(page) == "/dashboard/jobs"
+        overview = await sign_in(browser)
+        assert get_path(overview) == "/dashboard/"
+        assert "Shard 3 does not answer. Its work is not in the numbers" in overview.text
+        assert "Does not answer" in overview.text
+        page = await browser.get("/dashboard/jobs")
         assert "Jobs of shard 3 are missing" in page.text
         assert str(job.id) in page.text
+        workers = await browser.get("/dashboard/workers")
+        assert "Shard 3 does not answer. Its part of this page is missing." in workers.text
+        assert ">Shard 2: Workers</h2>" in workers.text
+        preview = await browser.get("/dashboard/bulk/new", params={"verb": "cancel", "all": "yes"})
+        assert "Shard 3 does not answer. Its jobs are not counted here." in preview.text
+        export = await browser.get("/dashboard/jobs/export", params={"format": "csv"})
+        assert export.status_code == 503  # a file would hide that jobs are missing
         assert (await browser.get(f"/dashboard/jobs/{job.id}")).status_code == 200
         assert (await browser.get("/dashboard/shards/3/jobs")).status_code == 503

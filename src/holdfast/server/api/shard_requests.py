@@ -24,20 +24,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.client.shard_merging import (
+    MergeFunction,
+    add_up_objects,
+    add_up_rows,
+    concatenate,
+    merge_lists_of,
+    merge_metrics,
+    merge_pages,
+)
 from holdfast.client.shard_router import FAN_OUT_TIMEOUT_S
 from holdfast.errors import HoldfastError, InvalidError, RefusedError
 from holdfast.model import Json
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.problem_responses import handle_holdfast_error, problem_response
 from holdfast.server.api.services import SERVICES_ASGI_SCOPE_KEY, AppServices, ShardServices, get_services
-from holdfast.server.api.shard_merging import (
-    MergeFunction,
-    add_up_objects,
-    add_up_rows,
-    concatenate,
-    merge_metrics,
-    merge_pages,
-)
 from holdfast.storage.public_links import RequestPrefix
 from holdfast.storage.signed_links import FileLinkSigner
 
@@ -47,7 +48,7 @@ SELECTED_SHARD_SCOPE_KEY: Final = "holdfast.selected_shard"
 MAX_CHANGE_BODY_BYTES: Final = 1_000_000
 _UUID: Final = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _ID_PATH: Final = re.compile(
-    rf"/api/(?:jobs|tasks|batches|artifacts|webhooks|alerts|alert-silences)/({_UUID})(?:/.*)?"
+    rf"/api/(?:jobs|tasks|batches|artifacts|webhooks|alerts|alert-silences|bulk-actions)/({_UUID})(?:/.*)?"
 )
 _SCHEDULE_PATH: Final = re.compile(r"/api/schedules/([^/]+)(?:/\w+)?")
 _MESSAGE_QUEUE_PATH: Final = re.compile(r"/api/messages/([^/]+)(?:/\w+)?")
@@ -59,6 +60,7 @@ _READS: Final[list[tuple[str, MergeFunction]]] = [
     (r"/api/jobs", merge_pages("jobs", 50)),
     (r"/api/search", merge_pages("rows", 50)),
     (r"/api/artifacts", merge_pages("artifacts", 100)),
+    (r"/api/bulk-actions", concatenate("id", newest=True)),
     (r"/api/errors", add_up_rows("cause", newest_first="last_at")),
     (r"/api/queues", add_up_rows("queue")),
     (r"/api/queues/[^/]+", add_up_objects),
@@ -85,7 +87,10 @@ _CHANGES: Final[list[tuple[str, str]]] = [
     ("PUT", r"/api/alert-rules/[^/]+"),
     ("DELETE", r"/api/alert-rules/[^/]+"),
     ("POST", r"/api/workers/[^/]+/command"),
+    ("POST", r"/api/bulk-actions"),
 ]
+# Changes whose response is about all shards.
+_MERGED_CHANGES: Final[dict[str, MergeFunction]] = {"/api/bulk-actions": merge_lists_of("actions")}
 # Refused without the parameter `shard`.
 _NEEDS_SHARD: Final[list[tuple[str, str]]] = [
     ("POST", r"/api/webhooks"),
@@ -251,7 +256,12 @@ class ShardRequestMiddleware:
             )
         else:
             refused = [answer for answer in failures if answer.status != 404 or not successes]
-            response = (refused or _prefer_changed(successes))[0].build()
+            merge = _MERGED_CHANGES.get(get_path(scope))
+            if merge is not None and not refused:
+                merged = merge({number: answer.decode() for number, answer in answers.items()}, {})
+                response = json_response(merged, successes[0].status)
+            else:
+                response = (refused or _prefer_changed(successes))[0].build()
         await response(scope, receive, send)
 
     async def _ask_all(self, scope: Scope, body: bytes) -> tuple[dict[int, ShardResponse], list[int]]:

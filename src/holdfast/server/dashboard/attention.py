@@ -42,6 +42,11 @@ async def load_attention_items(
     """Return what needs attention, the worst and largest first."""
     items = [item async for item in _load_firing_alerts(request)]
     items += _find_failing_tasks(request, error_groups)
+    return sort_attention_items(items)
+
+
+def sort_attention_items(items: Sequence[AttentionItem]) -> list[AttentionItem]:
+    """Sort problems: the worst and largest first."""
     return sorted(items, key=lambda item: (_TONE_ORDER.index(item.tone), -item.size))
 
 

@@ -201,18 +201,24 @@ class LiveUpdates:
 
     async def _advance_bulk_actions(self) -> None:
         """Run the maintenance that advances bulk actions, because workers do so less often."""
-        if time.monotonic() - self._maintained_at > MAINTENANCE_INTERVAL_S:
-            self._maintained_at = time.monotonic()
-            async with self._site.transaction(write=True) as connection:
-                await maintenance.tick_operations(connection)
-                await alerts.evaluate_alerts(connection)
+        if time.monotonic() - self._maintained_at <= MAINTENANCE_INTERVAL_S:
+            return
+        self._maintained_at = time.monotonic()
+        for site in self._site.shard_sites.values():
+            with contextlib.suppress(DatabaseError, TimeoutError):  # the page says that it does not answer
+                async with asyncio.timeout(SHARD_TOKEN_TIMEOUT_S):
+                    await _run_site_maintenance(site)
+        if not self._site.shard_sites:
+            await _run_site_maintenance(self._site)
 
     async def _mark_pages_stale_if_changed(self) -> None:
         """Mark every watched page as stale if the database has changed since the last poll."""
-        async with self._site.transaction() as connection:
-            token = await overview.get_database_change_token(connection)
+        token = ""
         for site in self._site.shard_sites.values():
             token += await _read_shard_token(site)
+        if not self._site.shard_sites:
+            async with self._site.transaction() as connection:
+                token = await overview.get_database_change_token(connection)
         reads = self._site.services.get_replica_reads()
         if reads.has_replica:  # a change reaches the replica later than the primary
             token += (await reads.run_read(self._site.open_transaction, overview.get_database_change_token))[
@@ -249,6 +255,12 @@ class LiveUpdates:
         html = html.replace(request.session.token, FORM_TOKEN_PLACEHOLDER)
         self._site.cache_page_html(request, html)
         return html
+
+
+async def _run_site_maintenance(site: DashboardSite) -> None:
+    async with site.transaction(write=True) as connection:
+        await maintenance.tick_operations(connection)
+        await alerts.evaluate_alerts(connection)
 
 
 async def _read_shard_token(site: DashboardSite) -> str:

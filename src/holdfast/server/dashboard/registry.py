@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from starlette.routing import compile_path
 
@@ -17,6 +17,14 @@ from holdfast.server.dashboard.roles import ALL_PERMISSIONS
 from holdfast.server.dashboard.site import ActionFunction, DownloadFunction, PageFunction
 
 F = TypeVar("F", bound=Callable[..., Any])
+AllShardsDisplay: TypeAlias = Literal["sections", "merged", "first", "one_shard"]
+"""What a page shows if there are several shards and the user has not picked one:
+
+- sections: the page of each shard, one below the other
+- merged: the function of the page reads all shards itself
+- first: the page is about the user or the process, not about a shard
+- one_shard: nothing; the page is opened on one shard, such as a form
+"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class DashboardRoute:
     permission: str
     function: Any
     reads_replica: bool = False  # shows lists or numbers that may be some seconds old
+    all_shards: AllShardsDisplay = "sections"
 
     @property
     def path_pattern(self) -> re.Pattern[str]:
@@ -39,13 +48,14 @@ ACTION_ROUTES: dict[str, DashboardRoute] = {}
 
 
 def register_page(
-    path: str, permission: str, *, reads_replica: bool = False
+    path: str, permission: str, *, reads_replica: bool = False, all_shards: AllShardsDisplay = "sections"
 ) -> Callable[[PageFunction], PageFunction]:
     """Register a function that builds the page for GET requests of `path`.
 
     `reads_replica` reads from the read replica if there is one: for lists, never for a form or one job.
+    `all_shards` is what the page shows if there are several shards and none is picked.
     """
-    return _register_route(PAGE_ROUTES, path, permission, reads_replica=reads_replica)
+    return _register_route(PAGE_ROUTES, path, permission, reads_replica=reads_replica, all_shards=all_shards)
 
 
 def register_download(path: str, permission: str) -> Callable[[DownloadFunction], DownloadFunction]:
@@ -59,7 +69,12 @@ def register_action(path: str, permission: str) -> Callable[[ActionFunction], Ac
 
 
 def _register_route(
-    routes: dict[str, DashboardRoute], path: str, permission: str, *, reads_replica: bool = False
+    routes: dict[str, DashboardRoute],
+    path: str,
+    permission: str,
+    *,
+    reads_replica: bool = False,
+    all_shards: AllShardsDisplay = "sections",
 ) -> Callable[[F], F]:
     if permission not in ALL_PERMISSIONS:
         raise ValueError(f"{path}: permission {permission!r} does not exist")
@@ -67,7 +82,7 @@ def _register_route(
         raise ValueError(f"{path} is registered twice")
 
     def register_function(function: F) -> F:
-        routes[path] = DashboardRoute(path, permission, function, reads_replica)
+        routes[path] = DashboardRoute(path, permission, function, reads_replica, all_shards)
         return function
 
     return register_function

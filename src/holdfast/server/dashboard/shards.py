@@ -1,33 +1,33 @@
 """The dashboard of an application with several shards.
 
 Each shard has a whole dashboard at `/shards/<number>`, so a link or a form never reaches another shard. At
-the top are the login, the list of jobs of all shards, and redirects: a path with an id leads to the shard of
-the id, any other path to the first shard. Sessions of people are on the first shard.
+the top are the login and the pages of all shards (`shard_pages`). A path with an id leads to the shard of the
+id. A change that names no shard is refused, except those that are made on all of them. Sessions of people are
+on the first shard.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import QueryParams
-from starlette.responses import RedirectResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.definitions.ids import shard_of
-from holdfast.errors import DatabaseError, DatabaseUnavailableError
 from holdfast.server.api.services import AppServices
-from holdfast.server.dashboard.site import DashboardSite, PageRequest
+from holdfast.server.dashboard.registry import PAGE_ROUTES
+from holdfast.server.dashboard.shard_pages import AllShardsSite
+from holdfast.server.dashboard.site import DashboardSite
 
-T = TypeVar("T")
-SHARD_READ_TIMEOUT_S: Final = 5.0
 _SHARD_PATH: Final = re.compile(r"/shards/(\d{1,3})(/.*)?")
 _ID: Final = re.compile(r"/([0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12})(?:/|$)")
-_MERGED_PATHS: Final = frozenset({"/jobs", "/login", "/in", "/logout"})
+_LOGIN_PATHS: Final = frozenset({"/login", "/in", "/logout"})
+# Changes that are made on all shards, or that are about the user and not about a shard.
+_MERGED_CHANGES: Final = frozenset({"/bulk", "/jobs/columns", "/views/save", "/views/delete", "/settings"})
 
 
 class ShardedDashboard:
@@ -47,8 +47,11 @@ class ShardedDashboard:
         match = _SHARD_PATH.fullmatch(path)
         if match is not None and int(match[1]) in self._by_number:
             await self._serve_shard(int(match[1]), match[2] or "/", scope, receive, send)
-        elif path in _MERGED_PATHS or path.startswith("/static/") or _is_merged_stream(path, scope):
+        elif _is_merged(path, scope):
             await self._merged(scope, receive, send)
+        elif scope.get("method") == "POST" and _ID.search(path) is None:
+            text = "This change needs a shard. Pick a shard at the top of the dashboard and try again.\n"
+            await PlainTextResponse(text, 400)(scope, receive, send)
         else:
             await self._redirect(self._find_target(path), scope, receive, send)
 
@@ -65,8 +68,6 @@ class ShardedDashboard:
             await self._by_number[number]({**scope, "root_path": root + prefix}, receive, send)
 
     def _find_target(self, path: str) -> str:
-        if path == "/":
-            return "/jobs"
         match = _ID.search(path)
         number = shard_of(match[1]) if match is not None else self._first
         return f"/shards/{number if number in self._by_number else self._first}{path}"
@@ -84,10 +85,10 @@ class ShardedDashboard:
 def build_dashboard(
     services: AppServices, environment: str, create: Callable[[DashboardSite], ASGIApp]
 ) -> ASGIApp:
-    """Build the dashboard of one database, or one for each shard and one that shows the jobs of all."""
-    merged = DashboardSite(services, environment=environment)
+    """Build the dashboard of one database, or one for each shard and one that shows all of them."""
     if services.shards is None:
-        return create(merged)
+        return create(DashboardSite(services, environment=environment))
+    merged = AllShardsSite(services, environment=environment)
     merged.shard_numbers = list(services.shards.by_number)
     for number, own_services in services.shards.by_number.items():
         site = DashboardSite(own_services, environment=environment)
@@ -98,30 +99,15 @@ def build_dashboard(
     return ShardedDashboard(create(merged), by_number)
 
 
-def _is_merged_stream(path: str, scope: Scope) -> bool:
-    shown = QueryParams(scope["query_string"]).get("path", "")
-    return path == "/live" and urlsplit(shown).path == "/jobs"
-
-
-async def read_all_shards(
-    request: PageRequest, read: Callable[[PageRequest], Awaitable[T]]
-) -> tuple[dict[int, T], list[int]]:
-    """Read from all shards at once, each in its own transaction. Return what was read, and missing shards."""
-
-    async def read_one(site: DashboardSite) -> T:
-        own_request = replace(request, site=site)
-        async with asyncio.timeout(SHARD_READ_TIMEOUT_S), site.transaction() as connection:
-            own_request.connection = connection
-            return await read(own_request)
-
-    sites = request.site.shard_sites
-    results = await asyncio.gather(*map(read_one, sites.values()), return_exceptions=True)
-    rows: dict[int, T] = {}
-    for number, result in zip(sites, results, strict=True):
-        if isinstance(result, BaseException) and not isinstance(result, (DatabaseError, TimeoutError)):
-            raise result
-        if not isinstance(result, BaseException):
-            rows[number] = result
-    if not rows:
-        raise DatabaseUnavailableError("No shard answered.")
-    return rows, [number for number in sites if number not in rows]
+def _is_merged(path: str, scope: Scope) -> bool:
+    """Return whether the pages of all shards serve a request, instead of those of one shard."""
+    if path in _LOGIN_PATHS or path.startswith("/static/") or path == "/jobs/export":
+        return True
+    if path.startswith("/sessions"):  # their ids do not name a shard
+        return True
+    if scope.get("method") == "POST":
+        return path in _MERGED_CHANGES
+    if path == "/live":
+        path = urlsplit(QueryParams(scope["query_string"]).get("path", "")).path
+    route = PAGE_ROUTES.get(path)
+    return route is not None and "{" not in path and route.all_shards != "one_shard"

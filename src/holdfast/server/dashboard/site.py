@@ -305,7 +305,7 @@ class DashboardSite:
         root = request.base.removesuffix(f"/shards/{self.shard}")
         path = "/" if _ID_PATTERN.search(request.path) else request.path  # an id is on one shard
         return [
-            ShardLink("All shards", f"{root}/jobs", self.shard is None),
+            ShardLink("All shards", f"{root}{path}", self.shard is None),
             *(
                 ShardLink(f"Shard {number}", f"{root}/shards/{number}{path}", number == self.shard)
                 for number in self.shard_numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from starlette.exceptions import HTTPException
@@ -10,13 +10,16 @@ from starlette.exceptions import HTTPException
 from holdfast.engine import batches as engine_batches
 from holdfast.engine import bulk_actions, search
 from holdfast.engine.bulk_actions import BulkCommand, BulkStageOptions, BulkVerb
+from holdfast.engine.search import JobCount
 from holdfast.errors import InvalidError
 from holdfast.formatting import format_count, seconds_between
 from holdfast.server.dashboard.pages.jobs import parse_permitted_search
 from holdfast.server.dashboard.registry import register_action, register_page
+from holdfast.server.dashboard.shard_pages import change_all_shards, read_all_shards
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, parse_uuid_or_404
 
 MAX_SELECTED_JOBS = 100
+MAX_PREVIEWED_JOBS = 5
 MAX_STAGES_PER_BULK_ACTION = 10
 MAX_UNDO_BATCHES = 100
 DEFAULT_MAX_FAILED_PERCENT = 20.0
@@ -60,18 +63,47 @@ def _parse_job_selection(request: PageRequest) -> tuple[BulkVerb, str]:
     return verb, text
 
 
-@register_page("/bulk/new", "bulk.run")
+@register_page("/bulk/new", "bulk.run", all_shards="merged")
 async def preview_bulk_action(request: PageRequest) -> DashboardPage:
     verb, text = _parse_job_selection(request)
-    query = await parse_permitted_search(request, text)
-    count = await bulk_actions.preview_bulk_action(request.connection, verb, query, owner=request.tenant)
-    sample = await search.search_jobs(request.connection, query, limit=5, owner=request.tenant)
+    counts: dict[int, JobCount] = {}
+    missing: list[int] = []
+    if request.site.shard_sites:
+        previews, missing = await read_all_shards(request, lambda own: _load_preview(own, verb, text))
+        counts = {number: count for number, (count, _) in previews.items()}
+        count = JobCount(
+            count=sum(each.count for each in counts.values()),
+            exact=all(each.exact for each in counts.values()),
+            at_least=any(each.at_least for each in counts.values()),
+        )
+        sample = [row for _, rows in previews.values() for row in rows]
+    else:
+        count, sample = await _load_preview(request, verb, text)
     return DashboardPage(
         "bulk_action_preview.html",
         f"{verb.capitalize()} jobs",
-        {"verb": verb, "q": text, "count": count, "sample": sample.rows},
+        {
+            "verb": verb,
+            "q": text,
+            "count": count,
+            "sample": sample,
+            "shard_counts": counts,
+            "missing_shards": missing,
+        },
         live=False,
     )
+
+
+async def _load_preview(
+    request: PageRequest, verb: BulkVerb, text: str
+) -> tuple[JobCount, list[dict[str, Any]]]:
+    """Return how many jobs a bulk action would change, and some of them."""
+    query = await parse_permitted_search(request, text)
+    count = await bulk_actions.preview_bulk_action(request.connection, verb, query, owner=request.tenant)
+    sample = await search.search_jobs(
+        request.connection, query, limit=MAX_PREVIEWED_JOBS, owner=request.tenant
+    )
+    return count, sample.rows
 
 
 @register_page("/bulk/{id}", "bulk.run")
@@ -95,6 +127,31 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
     permission = "jobs.retry" if verb == "retry" else "jobs.cancel"
     if not action.request.can(permission):
         raise HTTPException(403, f"Your role does not have the permission {permission}.")
+    if action.request.site.shard_sites:
+        return await _start_on_all_shards(action, verb)
+    bulk_id, count = await _start_on_one_database(action, verb)
+    return f"/bulk/{bulk_id}", f"Bulk {verb} of {format_count(count, 'job')} started."
+
+
+async def _start_on_all_shards(action: ActionRequest, verb: BulkVerb) -> tuple[str, str]:
+    """Start a bulk action on each shard that has matching jobs. Name the shards that did not answer."""
+
+    async def start(own: ActionRequest) -> int:
+        preview, _ = await _load_preview(own.request, verb, own.get_text("q", max_chars=8000))
+        return (await _start_on_one_database(own, verb))[1] if preview.count else 0
+
+    counts, missing = await change_all_shards(action, start)
+    total = format_count(sum(counts.values()), "job")
+    details = ", ".join(f"shard {number}: {count}" for number, count in counts.items())
+    text = f"Bulk {verb} of {total} started ({details})."
+    if missing:
+        names = ", ".join(map(str, missing))
+        text += f" Shard {names} did not answer: look there before you start it again."
+    return "/bulk", text
+
+
+async def _start_on_one_database(action: ActionRequest, verb: BulkVerb) -> tuple[UUID, int]:
+    """Start a bulk action with the options of a form. Return its id and how many jobs it has."""
     query = await parse_permitted_search(action.request, action.get_text("q", max_chars=8000))
     stop_percent = action.get_number("stop")
     ramp = BulkStageOptions(
@@ -115,7 +172,7 @@ async def start_bulk_action(action: ActionRequest) -> tuple[str, str]:
     bulk = await bulk_actions.get_bulk_action(action.connection, bulk_id)
     count = bulk.total if bulk else 0
     await action.record_audit(f"bulk.{verb}", bulk_id, search=query.text, jobs=count, reason=reason)
-    return f"/bulk/{bulk_id}", f"Bulk {verb} of {format_count(count, 'job')} started."
+    return bulk_id, count
 
 
 def _parse_stage_sizes(text: str) -> tuple[int, ...]:

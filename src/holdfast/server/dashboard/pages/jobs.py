@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.engine import overview, queues, saved_views, search, task_types
-from holdfast.errors import InvalidError
+from holdfast.errors import DatabaseUnavailableError, InvalidError
 from holdfast.formatting import format_error, seconds_between
 from holdfast.redaction import find_secret_fields
 from holdfast.search import SEARCH_FIELDS, SEARCH_STATES, SearchQuery, parse_search, replace_search_term
@@ -29,7 +29,7 @@ from holdfast.server.dashboard.job_redaction import create_row_redactors
 from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.redaction import PayloadRedactor, restrict_search
 from holdfast.server.dashboard.registry import register_action, register_download, register_page
-from holdfast.server.dashboard.shards import read_all_shards
+from holdfast.server.dashboard.shard_pages import read_all_shards
 from holdfast.server.dashboard.site import (
     PREFERENCE_COOKIE_LIFETIME_S,
     ActionRequest,
@@ -42,6 +42,7 @@ from holdfast.server.dashboard.site import (
 JOBS_PER_PAGE = 100
 MAX_EXPORTED_JOBS = 5000
 EXPORT_JOBS_PER_QUERY = 500
+SHARD_EXPORT_TIMEOUT_S = 20.0
 MAX_SUGGESTED_QUEUES = 50
 MAX_SUGGESTED_TASKS = 100
 JOB_FILTER_STATES = (
@@ -69,7 +70,7 @@ async def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery
     return restrict_search(query, request.user, secret_fields)
 
 
-@register_page("/jobs", "jobs.view", reads_replica=True)
+@register_page("/jobs", "jobs.view", reads_replica=True, all_shards="merged")
 async def list_jobs(request: PageRequest) -> DashboardPage:
     text = request.query.get("q", "").strip()
     error: str | None = None
@@ -105,6 +106,7 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
                     if name != "payload" or request.can("payload.view")
                 ),
             ],
+            "column_choices": JOB_COLUMNS,
             "column_labels": {**JOB_COLUMNS, "shard": JobColumn("Shard")}
             if request.site.shard_sites
             else JOB_COLUMNS,
@@ -223,12 +225,32 @@ async def export_jobs(request: PageRequest) -> Response:
     file_format = request.query.get("format", "jsonl")
     if file_format not in {"csv", "jsonl"}:
         raise InvalidError("Choose a format: csv or jsonl.", field="format")
-    lines = [line async for line in _iterate_export_lines(request, file_format)]
+    if request.site.shard_sites:
+        exports, missing = await read_all_shards(
+            request,
+            lambda own: _export_lines(own, file_format),
+            statement_timeout_s=SHARD_EXPORT_TIMEOUT_S,
+        )
+        if missing:
+            raise DatabaseUnavailableError(f"Shard {', '.join(map(str, missing))} does not answer.")
+        lines = _join_exports(list(exports.values()), file_format)
+    else:
+        lines = await _export_lines(request, file_format)
     return Response(
         "".join(lines),
         media_type="text/csv" if file_format == "csv" else "application/x-ndjson",
         headers={"content-disposition": f'attachment; filename="jobs.{file_format}"'},
     )
+
+
+async def _export_lines(request: PageRequest, file_format: str) -> list[str]:
+    return [line async for line in _iterate_export_lines(request, file_format)]
+
+
+def _join_exports(exports: Sequence[list[str]], file_format: str) -> list[str]:
+    """Join the exports of several shards, with one header."""
+    header = 1 if file_format == "csv" else 0
+    return exports[0][:header] + [line for lines in exports for line in lines[header:]]
 
 
 async def _iterate_export_lines(request: PageRequest, file_format: str) -> AsyncGenerator[str]:

@@ -20,6 +20,7 @@ from holdfast.engine.messages import queues
 from holdfast.server.dashboard import charts
 from holdfast.server.dashboard.attention import load_attention_items
 from holdfast.server.dashboard.job_redaction import redact_error_groups
+from holdfast.server.dashboard.pages.shard_overview import build_shard_overview
 from holdfast.server.dashboard.registry import register_page
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
 from holdfast.server.dashboard.time_ranges import TimeRange, load_chart_stats, parse_time_range
@@ -28,8 +29,10 @@ MAX_ATTENTION_ITEMS = 20
 Row = Mapping[str, Any]
 
 
-@register_page("/", "jobs.view", reads_replica=True)
+@register_page("/", "jobs.view", reads_replica=True, all_shards="merged")
 async def show_overview(request: PageRequest) -> DashboardPage:
+    if request.site.shard_sites:
+        return await build_shard_overview(request, MAX_ATTENTION_ITEMS)
     time_range = parse_time_range(request)
     values = await _load_overview_values(request, time_range)
     return DashboardPage(

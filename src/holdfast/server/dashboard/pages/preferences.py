@@ -35,7 +35,7 @@ DISPLAY_PREFERENCES = {
 }
 
 
-@register_page("/settings", "settings.edit")
+@register_page("/settings", "settings.edit", all_shards="first")
 async def show_settings(request: PageRequest) -> DashboardPage:
     chosen: dict[str, Any] = {
         name: request.cookies.get(f"holdfast_{name}", next(iter(preference.options)))

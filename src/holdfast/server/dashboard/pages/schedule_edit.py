@@ -28,7 +28,7 @@ SCHEDULE_FIELDS = ("cron", "every_s", "timezone", "missed", "max_catch_up", "job
 SCHEDULE_FIELD_LABELS = {"every_s": "Interval", "max_catch_up": "Maximum catch-up runs"}
 
 
-@register_page("/schedules/edit", "schedule.edit")
+@register_page("/schedules/edit", "schedule.edit", all_shards="one_shard")
 async def show_schedule_form(request: PageRequest) -> DashboardPage:
     schedule = await schedules.get_schedule(request.connection, request.query.get("name", ""))
     next_runs = await schedules.preview_schedule(request.connection, schedule.name, PREVIEWED_RUN_COUNT)

@@ -22,7 +22,7 @@ from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageReq
 LOGIN_LABELS = {"key": "Service key", "settings_key": "Key of the settings", "link": "Login link"}
 
 
-@register_page("/sessions", "session.view")
+@register_page("/sessions", "session.view", all_shards="first")
 async def list_sessions(request: PageRequest) -> DashboardPage:
     rows = [
         _describe_session(session) for session in await _list_visible_sessions(request, request.connection)

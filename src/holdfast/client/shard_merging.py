@@ -34,11 +34,11 @@ def merge_pages(field: str, default_limit: int) -> MergeFunction:
     return merge
 
 
-def concatenate(sort_by: str) -> MergeFunction:
+def concatenate(sort_by: str, *, newest: bool = False) -> MergeFunction:
     """Concatenate lists of rows, each with the number of its shard."""
 
     def merge(answers: Answers, query: QueryParameters) -> list[dict[str, Any]]:
-        rows = sort_rows(_add_shard_numbers(answers), sort_by)
+        rows = sort_rows(_add_shard_numbers(answers), sort_by, newest=newest)
         return rows[: int(query["limit"])] if "limit" in query else rows
 
     return merge
@@ -52,6 +52,16 @@ def add_up_rows(key: str, *, newest_first: str | None = None) -> MergeFunction:
         if newest_first is not None:
             rows = sort_rows(rows, newest_first, newest=True)
         return rows[: int(query["limit"])] if "limit" in query else rows
+
+    return merge
+
+
+def merge_lists_of(field: str) -> MergeFunction:
+    """Merge objects with a list of rows, each with the number of its shard. Numbers are added up."""
+
+    def merge(answers: Answers, _: QueryParameters) -> dict[str, Any]:
+        rows = _add_shard_numbers({number: answer[field] for number, answer in answers.items()})
+        return {**add_up([{**answer, field: None} for answer in answers.values()]), field: rows}
 
     return merge
 
