@@ -18,9 +18,10 @@ from starlette.applications import Starlette
 
 from holdfast import shard_of
 from holdfast.client import shard_routing
+from holdfast.client.shard_merging import add_up, merge_metrics
+from holdfast.engine import maintenance
 from holdfast.server import create_app
 from holdfast.server.api import shard_requests
-from holdfast.server.api.shard_merging import add_up, merge_metrics
 from holdfast.settings import Secret, Settings
 from holdfast.testing import wait_until
 
@@ -189,6 +190,38 @@ async def test_queue_is_paused_on_all_shards(api: httpx.AsyncClient) -> None:
     assert not (await api.get("/api/queues/halted")).json()["paused_at"]
 
 
+async def test_jobs_of_all_shards_are_cancelled_by_a_search(api: httpx.AsyncClient) -> None:
+    jobs = [await submit(api, owner=find_owner(number), queue="bulk") for number in (1, 2, 2)]
+    body = {"verb": "cancel", "search": "queue:bulk", "reason": "test"}
+    counted = await api.post("/api/bulk-actions", json={**body, "dry_run": True})
+    assert counted.json() == {"matching": 3, "matching_exact": True, "actions": []}
+    started = await api.post("/api/bulk-actions", json=body)
+    assert started.status_code == 201
+    actions = {row["shard"]: row for row in started.json()["actions"]}
+    assert {number: row["total"] for number, row in actions.items()} == {1: 1, 2: 2}
+    assert all(shard_of(row["id"]) == number for number, row in actions.items())
+    listed = (await api.get("/api/bulk-actions")).json()
+    assert {row["id"] for row in actions.values()} <= {row["id"] for row in listed}
+    paused = await api.post(f"/api/bulk-actions/{actions[2]['id']}/command", json={"command": "pause"})
+    assert paused.json() == {"changed": True}
+    assert paused.headers["holdfast-shard"] == "2"
+    await api.post(f"/api/bulk-actions/{actions[2]['id']}/command", json={"command": "resume"})
+    await run_maintenance(api)
+    assert (await api.get(f"/api/bulk-actions/{actions[2]['id']}")).json()["done"] == 2
+    statuses = [(await api.get(f"/api/jobs/{job}")).json()["status"] for job in jobs]
+    assert statuses == ["cancelled"] * 3
+    everything = await api.post("/api/bulk-actions", json={**body, "search": " "})
+    assert everything.status_code == 422
+
+
+async def run_maintenance(api: httpx.AsyncClient) -> None:
+    transport = api._transport  # the application of the client
+    assert isinstance(transport, httpx.ASGITransport)
+    for services in transport.app.state.holdfast.shards.by_number.values():  # type: ignore[attr-defined]
+        async with services.database.transaction() as connection:
+            await maintenance.tick_operations(connection)
+
+
 async def test_limit_over_all_keys_is_refused(api: httpx.AsyncClient) -> None:
     refused = await api.put("/api/limits/all", json={"queue": "q", "max_running": 2})
     assert refused.status_code == 403
@@ -250,6 +283,10 @@ async def test_one_dead_shard_makes_lists_partial_and_nothing_else(
     paused = await api.post("/api/queues/half/pause", json={"allow_new": True})
     assert paused.status_code == 503
     assert "Shards with the change: 1, 2" in paused.json()["detail"]
+    bulk = {"verb": "cancel", "search": "type:survivor", "reason": "test"}
+    cancelled = await api.post("/api/bulk-actions", json=bulk)
+    assert cancelled.status_code == 503
+    assert "Shards that did not answer: 0. Shards with the change: 1, 2" in cancelled.json()["detail"]
     dead = str(job)[:21] + "00" + str(job)[23:]
     assert (await api.get(f"/api/jobs/{dead}")).status_code == 503
 

@@ -21,6 +21,7 @@ from holdfast import telemetry
 from holdfast.cli import app_loader, log_output
 from holdfast.cli.otlp_export import export_over_otlp
 from holdfast.cli.session import CliSession, exit_with_parent_option, pass_session
+from holdfast.definitions.single_database import refuse_systems_on_shards
 from holdfast.engine import embedded, install
 from holdfast.engine.connection import Database, open_connection
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
@@ -76,6 +77,8 @@ def api_command(session: CliSession, /, app: str | None, systems: tuple[str, ...
         tuple(import_system(name) for name in systems),
         dashboard=not options["no_dashboard"],
     )
+    if settings.shards is not None:
+        refuse_systems_on_shards(system.mount for system in contents.systems)
     listener = open_server_socket(settings.api_host, settings.api_port)
     # With shards, the first one has sessions of people and the tables of systems.
     url = next(iter(parse_shards(settings.shards.reveal()).values())) if settings.shards else None

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from holdfast import settings as settings_module
 from holdfast.client.redirection import redirectable_objects
 from holdfast.definitions.job_types import JobType, index_job_types
+from holdfast.definitions.single_database import refuse_systems_on_shards
 from holdfast.definitions.tasks import Task
 from holdfast.engine import embedded
 from holdfast.engine.connection import Database
@@ -26,6 +27,7 @@ from holdfast.server.api import (
     audit_log,
     batches,
     browser_client,
+    bulk_actions,
     docs_page,
     erasures,
     external_workers,
@@ -118,6 +120,9 @@ def create_app(  # noqa: PLR0913  (the parts of an application, by name)
         job_types=index_job_types(job_types),
         tasks=_index_tasks_by_type(tasks),
     )
+    routes = list(routes)
+    if services.shards is not None:
+        refuse_systems_on_shards(getattr(route, "endpoint", None) for route in routes)
     app = Starlette(
         routes=[
             *_order_routes_by_priority([*_list_built_in_routes(), *routes]),
@@ -159,6 +164,7 @@ def _list_built_in_routes() -> list[BaseRoute]:
         metrics.build_metrics_routes(),
         jobs.build_job_routes(),
         search.build_search_routes(),
+        bulk_actions.build_bulk_action_routes(),
         external_workers.build_external_worker_routes(),
         uploads.build_upload_routes(),
         batches.build_batch_routes(),

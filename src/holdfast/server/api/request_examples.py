@@ -36,6 +36,8 @@ REQUEST_BODY_EXAMPLES: Final[dict[str, Json]] = {
         "timezone": "Europe/Madrid",
         "job": {"type": "report", "queue": "slow"},
     },
+    "post_bulk_actions": {"verb": "cancel", "search": "queue:mail older:1h", "reason": "sent twice"},
+    "post_bulk_actions_id_command": {"command": "pause"},
     "post_queues_name_pause": {"reason": "the provider is down"},
     "post_alerts_id_acknowledge": {"note": "I am looking at it"},
     "post_alert_silences": {"until": "2030-01-01T06:00:00Z", "subject": "mail", "reason": "maintenance"},
