@@ -137,6 +137,7 @@ def acknowledge_alert(session: CliSession, alert_id: str, note: str | None) -> N
 @click.option("--reason", help="Say why. Default: none.")
 @json_option
 @pass_session
+@run_on_each_shard
 def silence_alerts(
     session: CliSession,
     alert_id: str | None,
@@ -174,6 +175,7 @@ def silence_alerts(
 @alert_command.command("silences")
 @json_option
 @pass_session
+@run_on_each_shard
 def list_silences(session: CliSession) -> None:
     """List the silences that have not ended."""
     rows = [_format_silence(each) for each in session.run_with_connection(alerts.list_alert_silences)]
@@ -207,6 +209,7 @@ def end_silence(session: CliSession, silence_id: str) -> None:
 @alert_command.command("check")
 @json_option
 @pass_session
+@run_on_each_shard
 def evaluate_alerts(session: CliSession) -> None:
     """Evaluate all rules now and print how many alerts changed."""
 

@@ -13,7 +13,14 @@ from holdfast.alerts import texts
 from holdfast.cli.actor import record_audit_event
 from holdfast.cli.alert import alert_command
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session, row_limit_option
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.engine import alerts
 from holdfast.engine.alerts import AlertChannel, AlertRule
 from holdfast.engine.connection import Connection
@@ -41,6 +48,7 @@ def rule_command() -> None:
 @row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_rules(session: CliSession) -> None:
     """List alert rules, their thresholds and how many fire."""
     rules = session.run_with_connection(alerts.list_alert_rules)
@@ -89,6 +97,7 @@ def parse_rule_value(kind: str, text: str, field: str) -> float:
 @click.option("--channel", "channels", multiple=True, help="Notify this channel; repeat it. Default: all.")
 @json_option
 @pass_session
+@run_on_each_shard
 def set_rule(session: CliSession, /, name: str, kind: str | None, **options: Any) -> None:
     """Create a rule, or change the given options of an existing one."""
 
@@ -141,6 +150,7 @@ def _collect_rule_changes(kind: str, options: dict[str, Any]) -> dict[str, Any]:
 @click.argument("name")
 @json_option
 @pass_session
+@run_on_each_shard
 def enable_rule(session: CliSession, name: str) -> None:
     """Enable a rule."""
     _change(session, "alert_rule.enable", name, "enabled", "rule", _set_rule_enabled(name, enabled=True))
@@ -150,6 +160,7 @@ def enable_rule(session: CliSession, name: str) -> None:
 @click.argument("name")
 @json_option
 @pass_session
+@run_on_each_shard
 def disable_rule(session: CliSession, name: str) -> None:
     """Disable a rule and end its alerts."""
     _change(session, "alert_rule.disable", name, "disabled", "rule", _set_rule_enabled(name, enabled=False))
@@ -164,6 +175,7 @@ def _set_rule_enabled(name: str, *, enabled: bool) -> Callable[[Connection], Awa
 @confirmation_options
 @json_option
 @pass_session
+@run_on_each_shard
 def delete_rule(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a rule and end its alerts."""
     if session.confirm(f"This deletes the alert rule {name} and ends its alerts.", yes=yes, dry_run=dry_run):
@@ -201,6 +213,7 @@ def channel_command() -> None:
 @row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_channels(session: CliSession) -> None:
     """List channels with the last delivery and its error."""
     channels = session.run_with_connection(alerts.list_alert_channels)
@@ -218,6 +231,7 @@ def _format_channel(channel: AlertChannel) -> dict[str, Any]:
 @click.argument("target", metavar="URL_OR_ADDRESSES")
 @json_option
 @pass_session
+@run_on_each_shard
 def add_channel(session: CliSession, name: str, kind: str, target: str) -> None:
     """Add or replace a channel.
 
@@ -252,6 +266,7 @@ def _check_channel_url(url: str) -> None:
 @click.argument("name")
 @json_option
 @pass_session
+@run_on_each_shard
 def send_test_notification(session: CliSession, name: str) -> None:
     """Send a test notification, and print the id of its job."""
 
@@ -267,6 +282,7 @@ def send_test_notification(session: CliSession, name: str) -> None:
 @click.argument("name")
 @json_option
 @pass_session
+@run_on_each_shard
 def enable_channel(session: CliSession, name: str) -> None:
     """Enable a channel and forget its failures."""
     _change(session, "alert_channel.enable", name, "enabled", "channel",
@@ -277,6 +293,7 @@ def enable_channel(session: CliSession, name: str) -> None:
 @click.argument("name")
 @json_option
 @pass_session
+@run_on_each_shard
 def disable_channel(session: CliSession, name: str) -> None:
     """Disable a channel: it is not notified."""
     _change(session, "alert_channel.disable", name, "disabled", "channel",
@@ -288,6 +305,7 @@ def disable_channel(session: CliSession, name: str) -> None:
 @confirmation_options
 @json_option
 @pass_session
+@run_on_each_shard
 def delete_channel(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a channel, also from the rules that name it."""
     if session.confirm(f"This deletes the alert channel {name}.", yes=yes, dry_run=dry_run):

@@ -6,10 +6,10 @@ import importlib
 
 import click
 
-from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session, run_on_each_shard
 from holdfast.client import Client
 from holdfast.engine import doctor as engine_doctor
-from holdfast.engine import embedded, install
+from holdfast.engine import embedded, install, shards
 from holdfast.engine.connection import open_connection
 from holdfast.engine.doctor import DoctorFinding
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
@@ -33,24 +33,23 @@ SYSTEM_CHECKS = (
     "check the database and its schema. Default: run all checks and print the results.",
 )
 @json_option
-@click.pass_context
 @pass_session
-def doctor_command(session: CliSession, context: click.Context, probe: str | None) -> None:
+@run_on_each_shard
+def doctor_command(session: CliSession, probe: str | None) -> int:
     """Check the configuration, the database, its schema and permissions, and the file storage.
 
     Exit with code 0 if no check fails (warnings do not count), 1 if a check fails, 6 if the database is not
-    available.
+    available. With shards, each of them is checked.
     """
     if probe:
         session.run_async(_run_health_probe(session.settings, ready=probe == "ready"))
-        return
+        return 0
     findings = session.run_async(_run_checks(session.settings))
     for finding in findings:
         _print_finding(session, finding)
     if any(finding.unreachable for finding in findings):
-        context.exit(DatabaseUnavailableError.exit_code)
-    if any(finding.level == "fail" for finding in findings):
-        context.exit(1)
+        return DatabaseUnavailableError.exit_code
+    return 1 if any(finding.level == "fail" for finding in findings) else 0
 
 
 async def _run_checks(settings: Settings) -> list[DoctorFinding]:
@@ -65,8 +64,22 @@ async def _run_checks(settings: Settings) -> list[DoctorFinding]:
         ]
     findings = await engine_doctor.run_doctor_checks(url, settings)
     if not any(finding.check in ("database", "schema") and finding.level == "fail" for finding in findings):
+        findings += await _check_shard_number(url, settings)
         findings += await _check_systems(url, settings)
     return [*findings, *chromium]
+
+
+async def _check_shard_number(url: Secret, settings: Settings) -> list[DoctorFinding]:
+    """Check that the database of a shard has the number under which it is configured."""
+    if settings.shard is None:
+        return []
+    async with open_connection(url, settings) as connection:
+        state = await shards.get_shard(connection)
+    if state.number != settings.shard:
+        text = f"The database says that it is shard {state.number}, not {settings.shard}."
+        return [DoctorFinding("shard", "fail", text, "Correct the addresses in HOLDFAST_SHARDS.")]
+    text = "drained: it takes no new work" if state.draining else f"the database is shard {state.number}"
+    return [DoctorFinding("shard", "ok", text)]
 
 
 async def _check_systems(url: Secret, settings: Settings) -> list[DoctorFinding]:

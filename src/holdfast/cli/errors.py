@@ -136,6 +136,7 @@ async def get_error_group_or_fail(connection: Connection, cause: str, *, samples
 )
 @json_option
 @pass_session
+@run_on_each_shard
 def show_error_group(session: CliSession, cause: str, samples: int) -> None:
     """Show an error group with its latest tracebacks."""
     group = session.run_with_connection(
@@ -165,6 +166,7 @@ def _print_error_group(output: CliOutput, group: dict[str, Any]) -> None:
 @bulk.bulk_options
 @json_option
 @pass_session
+@run_on_each_shard
 def retry_error_group(session: CliSession, /, cause: str, **options: Any) -> int:
     """Retry all failed jobs of the error group CAUSE.
 
@@ -200,6 +202,7 @@ def retry_error_group(session: CliSession, /, cause: str, **options: Any) -> int
 )
 @json_option
 @pass_session
+@run_on_each_shard
 def ignore_error_group(
     session: CliSession, cause: str, duration: timedelta, clear: bool, reason: str | None, link: str | None
 ) -> None:

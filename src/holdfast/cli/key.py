@@ -98,6 +98,7 @@ def list_service_keys(session: CliSession) -> None:
 @confirmation_options
 @json_option
 @pass_session
+@run_on_each_shard
 def revoke_service_key(session: CliSession, prefix: str, yes: bool, dry_run: bool) -> None:
     """Revoke the service key that starts with PREFIX, at once.
 

@@ -161,6 +161,7 @@ def save_limit(session: CliSession, limit: LimitRule) -> None:
 @confirmation_options
 @json_option
 @pass_session
+@run_on_each_shard
 def delete_limit(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a limit. Tasks that the limit held back can start."""
     confirm_and_delete_limit(session, name, yes=yes, dry_run=dry_run)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast.cli import log_output
-from holdfast.cli.session import CliSession, json_option, pass_session
+from holdfast.cli.session import CliSession, json_option, pass_session, run_on_each_shard
 from holdfast.engine import embedded, install, migration_plan, roles
 from holdfast.engine.schema_status import SchemaStatus
 from holdfast.settings import Secret
@@ -33,6 +33,7 @@ def _get_database_url(session: CliSession) -> Secret:
 @migrate_command.command("up")
 @json_option
 @pass_session
+@run_on_each_shard
 def apply_migrations(session: CliSession) -> None:
     """Apply pending migrations to the database. Several processes can do this at the same time."""
     applied = session.run_async(install.migrate_database(_get_database_url(session), session.settings))
@@ -59,6 +60,7 @@ def apply_migrations(session: CliSession) -> None:
 @migrate_command.command("status")
 @json_option
 @pass_session
+@run_on_each_shard
 def show_schema_status(session: CliSession) -> None:
     """Show the installed schema version and the pending migrations."""
     current = session.run_async(install.read_schema_status(_get_database_url(session), session.settings))
@@ -67,15 +69,14 @@ def show_schema_status(session: CliSession) -> None:
 
 @migrate_command.command("check")
 @json_option
-@click.pass_context
 @pass_session
-def check_schema(session: CliSession, context: click.Context) -> None:
+@run_on_each_shard
+def check_schema(session: CliSession) -> int:
     """Check that the database schema is up to date. Exit with code 1 if it is not."""
     current = session.run_async(install.read_schema_status(_get_database_url(session), session.settings))
     ok = current.is_current and not current.unknown_migrations
     session.output.print_record({"ok": ok, **_format_schema_status(current)})
-    if not ok:
-        context.exit(1)
+    return 0 if ok else 1
 
 
 def _format_schema_status(status: SchemaStatus) -> dict[str, Any]:
@@ -95,6 +96,7 @@ def _format_schema_status(status: SchemaStatus) -> dict[str, Any]:
 @migrate_command.command("plan")
 @json_option
 @pass_session
+@run_on_each_shard
 def show_migration_plan(session: CliSession) -> None:
     """Show locks and times of pending migrations; change nothing.
 
@@ -164,6 +166,7 @@ def print_migration_sql(from_version: int, to_version: int | None, no_transactio
     "--print", "print_only", is_flag=True, help="Print the GRANT statements instead of executing them."
 )
 @pass_session
+@run_on_each_shard
 def grant_privileges(session: CliSession, role: str, access: roles.GrantPurpose, print_only: bool) -> None:
     """Grant a database role the privileges to use Holdfast.
 

@@ -27,7 +27,8 @@ class CliOutput:
     def print_line(self, text: str) -> None:
         """Print a line of text for people. With `--json`, print nothing."""
         if not self.json:
-            self.console.print(escape(strip_control_characters(text)))
+            prefix = "" if self.shard is None else f"Shard {self.shard}: "
+            self.console.print(escape(prefix + strip_control_characters(text)))
 
     def print_value(self, name: str, value: object) -> None:
         """Print one bare value. With `--json`, print an object with the value under `name`."""
@@ -73,6 +74,8 @@ class CliOutput:
                 sys.stdout.write("\t".join(_format_cell(row.get(column)) for column in columns) + "\n")
 
     def _write_object(self, record: Row) -> None:
+        if self.shard is not None:
+            record = {"shard": self.shard, **record}
         sys.stdout.write(msgspec.json.encode(dict(record), enc_hook=str).decode() + "\n")
         sys.stdout.flush()
 

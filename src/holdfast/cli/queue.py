@@ -16,7 +16,14 @@ import msgspec
 from holdfast.cli.actor import record_client_audit_event
 from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.parameters import DURATION
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session, row_limit_option
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    row_limit_option,
+    run_on_each_shard,
+)
 from holdfast.client import Client
 from holdfast.client.messages.queues import MessagePolicyChanges
 from holdfast.engine import queues
@@ -54,6 +61,7 @@ def queue_command() -> None:
 @row_limit_option
 @json_option
 @pass_session
+@run_on_each_shard
 def list_queues(session: CliSession, kind: QueueKind | None) -> None:
     """List queues with their metrics. A queue with tasks and messages has two lines."""
 
@@ -136,6 +144,7 @@ def _format_message_policy(policy: MessagePolicy) -> dict[str, Any]:
 @click.argument("name", shell_complete=suggest_queue_names)
 @json_option
 @pass_session
+@run_on_each_shard
 def show_queue(session: CliSession, name: str) -> None:
     """Show the metrics, workers, limits and policy of a queue."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,13 +15,19 @@ from holdfast.cli.completers import suggest_queue_names
 from holdfast.cli.limit import confirm_and_delete_limit, limit_options, parse_rate, save_limit
 from holdfast.cli.parameters import DURATION
 from holdfast.cli.queue import queue_command
-from holdfast.cli.session import CliSession, confirmation_options, json_option, pass_session
+from holdfast.cli.session import (
+    CliSession,
+    confirmation_options,
+    json_option,
+    pass_session,
+    run_on_each_shard,
+)
 from holdfast.engine import limits, workers
 from holdfast.engine import queues as engine_queues
 from holdfast.engine.connection import Connection
 from holdfast.engine.limits import LimitRule
 from holdfast.engine.messages import queues
-from holdfast.errors import HoldfastError, RefusedError
+from holdfast.errors import DatabaseError, HoldfastError, RefusedError
 from holdfast.formatting import format_count, format_duration, format_number, format_task_count
 
 DRAIN_POLL_INTERVAL_S = 0.2
@@ -61,8 +68,28 @@ async def _require_task_queue(connection: Connection, name: str, *, allow_new: b
 @pass_session
 def pause_queue(
     session: CliSession, name: str, reason: str | None, duration: timedelta | None, allow_new: bool
-) -> None:
+) -> int:
     """Pause a queue: workers start no more of its tasks. Running tasks continue."""
+    # A queue of one shard is paused on all: its next task may go to another one.
+    is_known = allow_new or _is_queue_of_some_shard(session, name)
+    return _pause_on_each_shard(session, name, reason, duration, is_known)
+
+
+def _is_queue_of_some_shard(session: CliSession, name: str) -> bool:
+    """Return whether a shard that answers has tasks of a queue. Without shards, return False."""
+    for number in session.list_shard_numbers():
+        with contextlib.suppress(DatabaseError):
+            if session.select_shard(number).run_with_connection(
+                lambda connection: engine_queues.list_task_queues(connection, name, max_rows=1)
+            ):
+                return True
+    return False
+
+
+@run_on_each_shard
+def _pause_on_each_shard(
+    session: CliSession, name: str, reason: str | None, duration: timedelta | None, allow_new: bool
+) -> int:
     until = None if duration is None else datetime.now(UTC) + duration
 
     async def pause_and_fetch_queue(connection: Connection) -> dict[str, Any]:
@@ -80,12 +107,14 @@ def pause_queue(
         counts = f"{format_task_count(row, 'ready')} ready, {format_task_count(row, 'running')} still running"
         period = f" for {format_duration(duration)}" if duration else ""
         session.output.print_line(f"Queue {name} is paused{period}: {counts}.")
+    return 0
 
 
 @queue_command.command("resume")
 @click.argument("name", shell_complete=suggest_queue_names)
 @json_option
 @pass_session
+@run_on_each_shard
 def resume_queue(session: CliSession, name: str) -> None:
     """Resume a paused queue: workers start its tasks again."""
 
@@ -152,6 +181,7 @@ def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
 )
 @json_option
 @pass_session
+@run_on_each_shard
 def drain_queue(session: CliSession, name: str, reason: str, wait_timeout: timedelta) -> None:
     """Pause a queue and wait until its running tasks end.
 
@@ -205,14 +235,23 @@ async def _wait_until_queue_idle(
 )
 @json_option
 @pass_session
-def count_desired_workers(session: CliSession, name: str, per_worker: int) -> None:
+def count_desired_workers(session: CliSession, name: str, per_worker: int) -> int:
     """Print how many workers a queue needs now.
 
-    The number is for autoscalers. 0 means that there is nothing to do.
+    The number is for autoscalers. 0 means that there is nothing to do. With shards it is their sum.
     """
 
     async def fetch_worker_count(connection: Connection) -> int:
         await _require_task_queue(connection, name, allow_new=True)
         return await workers.count_desired_workers(connection, name, per_worker=per_worker)
 
-    session.output.print_value("workers", session.run_with_connection(fetch_worker_count))
+    counts: list[int] = []
+
+    @run_on_each_shard
+    def add_count(own_session: CliSession) -> int:
+        counts.append(own_session.run_with_connection(fetch_worker_count))
+        return 0
+
+    exit_code = add_count(session)
+    session.output.print_value("workers", sum(counts))
+    return exit_code

@@ -155,7 +155,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def run_on_each_shard(function: Command) -> Command:
     """Run a command once for each shard, unless its ids or the option `--shard` name one.
 
-    Rows get the column `shard`. A shard that does not answer is reported, and the others go on.
+    Rows get the column `shard`, and sentences begin with it. A shard that does not answer is reported, and
+    the others go on. What is missing on some shards is no error, as long as one shard has it.
     """
 
     @functools.wraps(function)
@@ -163,7 +164,7 @@ def run_on_each_shard(function: Command) -> Command:
         numbers = session.list_shard_numbers()
         if not numbers or session.find_named_shard() is not None:
             return function(session, *args, **kwargs)
-        exit_code = 0
+        exit_code, not_found = 0, list[NotFoundError]()
         for number in numbers:
             session.output.shard = number
             try:
@@ -171,6 +172,11 @@ def run_on_each_shard(function: Command) -> Command:
             except DatabaseError as error:
                 print_error(f"Shard {number}: {error.message}", error.fix, as_json=session.output.json)
                 exit_code = error.exit_code
+            except NotFoundError as error:
+                not_found.append(error)
+        session.output.shard = None
+        if len(not_found) == len(numbers):
+            raise not_found[0]
         return exit_code
 
     return cast("Command", run)

@@ -9,8 +9,7 @@ cancels the job, enter opens it (top_actions.py). Space stops the refresh.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -29,10 +28,8 @@ from holdfast.cli.parameters import DURATION
 from holdfast.cli.rows import get_object_or_empty
 from holdfast.cli.session import CliSession, json_option, pass_session
 from holdfast.cli.top_actions import PendingAction
+from holdfast.cli.top_snapshot import TopSnapshot, fetch_snapshot, sort_queues
 from holdfast.client import Client
-from holdfast.engine import error_groups, search
-from holdfast.engine import queues as engine_queues
-from holdfast.engine import workers as engine_workers
 from holdfast.engine.connection import Connection
 from holdfast.errors import HoldfastError
 from holdfast.formatting import (
@@ -55,65 +52,7 @@ EXIT_KEYS = {"x", "escape", "end", "\x04"}
 KEY_HELP = "o overview  j jobs  e errors  q queues  w workers  space freeze  ? help  x exit"
 VIEW_KEY_HELP = {"queues": "↑↓ select  p pause or resume  ", "jobs": "↑↓ select  enter open  c cancel  "}
 MIN_REFRESH_INTERVAL_S = 0.2
-SHOWN_ERROR_PERIOD = timedelta(hours=1)
-SHOWN_WORKER_PERIOD_S = 600
 UNLIMITED_HEIGHT_LINES = 1000
-
-
-@dataclass
-class TopSnapshot:
-    """The data of the last refresh of `holdfast top`, and the view on the screen."""
-
-    view: str = "overview"
-    paused: bool = False
-    error: str | None = None
-    at: datetime | None = None
-    queues: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    running: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    workers: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    selected: int = 0
-    pending: PendingAction | None = None
-    message: str | None = None
-    opened_job: str | None = None
-
-    @property
-    def selectable_rows(self) -> list[dict[str, Any]]:
-        """The rows of the view from which the arrows select one, in the order of the screen."""
-        if self.view == "queues":
-            return sort_queues(self.queues)
-        return self.running if self.view == "jobs" else []
-
-    @property
-    def selected_row(self) -> dict[str, Any] | None:
-        rows = self.selectable_rows
-        return rows[min(self.selected, len(rows) - 1)] if rows else None
-
-    async def fetch_from_database(self, connection: Connection) -> None:
-        """Read queues, workers, running jobs and errors from the database into this snapshot."""
-        since = datetime.now(UTC) - SHOWN_ERROR_PERIOD
-        self.queues = await engine_queues.list_task_queues(connection)
-        self.workers = await engine_workers.list_workers(connection, within_s=SHOWN_WORKER_PERIOD_S)
-        self.running = (await search.search_jobs(connection, "state:running", limit=100)).rows
-        self.errors = await error_groups.list_error_groups(connection, since=since, limit=50)
-        self.at, self.error = datetime.now(UTC), None
-
-    @property
-    def totals(self) -> dict[str, Any]:
-        live = [worker for worker in self.workers if worker["state"] in {"live", "draining"}]
-        return {
-            **_sum_task_counts(self.queues),
-            "failing": sum(group["attempts"] for group in self.errors),
-            "workers": len(live),
-            "unresponsive": sum(worker["state"] == "unresponsive" for worker in self.workers),
-        }
-
-
-def _sum_task_counts(queues: list[dict[str, Any]]) -> dict[str, Any]:
-    totals: dict[str, Any] = {}
-    for state in ("ready", "running", "scheduled"):
-        totals[state], totals[f"{state}_exact"] = engine_queues.sum_task_counts(queues, state)
-    return totals
 
 
 @click.command("top")
@@ -145,7 +84,12 @@ def top_command(session: CliSession, once: bool, interval: timedelta) -> None:
 
 def _print_current_snapshot(session: CliSession) -> None:
     snapshot = TopSnapshot()
-    session.run_with_connection(snapshot.fetch_from_database)
+
+    async def fetch() -> None:
+        async with session.client() as client:
+            await fetch_snapshot(snapshot, client)
+
+    session.run_async(fetch())
     if not session.output.json:
         session.output.console.print(render_snapshot(snapshot, height=UNLIMITED_HEIGHT_LINES))
         return
@@ -157,6 +101,7 @@ def _print_current_snapshot(session: CliSession) -> None:
             "errors": snapshot.errors,
             "workers": snapshot.workers,
             "running_jobs": snapshot.running,
+            **({"error": snapshot.error} if snapshot.error else {}),
         }
     )
 
@@ -178,8 +123,7 @@ async def _show_live_screen(session: CliSession, interval_s: float) -> None:
 
 async def _refresh_snapshot(snapshot: TopSnapshot, client: Client) -> None:
     try:
-        async with client.connection() as connection:
-            await snapshot.fetch_from_database(connection)
+        await fetch_snapshot(snapshot, client)
     except HoldfastError as error:
         snapshot.error = sanitize_text(error.message, 100)
 
@@ -191,7 +135,7 @@ async def handle_key(snapshot: TopSnapshot, key: str | None, client: Client) -> 
     pending, snapshot.pending, snapshot.message = snapshot.pending, None, None
     if pending is not None:
         if key == "y":
-            snapshot.message = await _run_in_database(client, pending.run)
+            snapshot.message = await _run_pending_action(client, pending)
     elif key in VIEWS_BY_KEY:
         snapshot.view, snapshot.selected, snapshot.opened_job = VIEWS_BY_KEY[key], 0, None
     elif key in SELECTION_STEPS:
@@ -210,7 +154,18 @@ async def _act_on_row(snapshot: TopSnapshot, key: str, row: dict[str, Any], clie
         snapshot.pending = top_actions.build_cancel_action(row)
     elif snapshot.view == "jobs" and key in {"\n", "\r"}:
         read_job = partial(top_actions.read_job_text, job=row)
-        snapshot.opened_job = None if snapshot.opened_job else await _run_in_database(client, read_job)
+        own_client = client.shard_for(row["id"])
+        snapshot.opened_job = None if snapshot.opened_job else await _run_in_database(own_client, read_job)
+
+
+async def _run_pending_action(client: Client, pending: PendingAction) -> str:
+    """Run an action on the shard of its job, or on all shards. Without shards, run it on the database."""
+    if not client.shard_numbers:
+        return await _run_in_database(client, pending.run)
+    if pending.job_id is not None:
+        return await _run_in_database(client.shard_for(pending.job_id), pending.run)
+    messages = [await _run_in_database(client.shard(number), pending.run) for number in client.shard_numbers]
+    return " ".join(f"Shard {number}: {m}" for number, m in zip(client.shard_numbers, messages, strict=True))
 
 
 async def _run_in_database(client: Client, run: Callable[[Connection], Awaitable[str]]) -> str:
@@ -219,11 +174,6 @@ async def _run_in_database(client: Client, run: Callable[[Connection], Awaitable
             return await run(connection)
     except HoldfastError as error:
         return sanitize_text(error.message, 100)
-
-
-def sort_queues(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return queues in the order of the screen: the longest first."""
-    return sorted(queues, key=lambda q: (-(q["ready"] + q["running"]), q["queue"]))
 
 
 def render_snapshot(snapshot: TopSnapshot, height: int = 40) -> RenderableType:

@@ -23,10 +23,14 @@ MAX_DETAIL_CHARS = 4000
 
 @dataclass(frozen=True)
 class PendingAction:
-    """An action that waits for `y`: the question, and the function that returns what was changed."""
+    """An action that waits for `y`: the question, and the function that returns what was changed.
+
+    With shards, an action without a job runs on all of them.
+    """
 
     question: str
     run: Callable[[Connection], Awaitable[str]]
+    job_id: UUID | None = None
 
 
 def build_queue_action(queue: dict[str, Any]) -> PendingAction:
@@ -58,7 +62,7 @@ def build_cancel_action(job: dict[str, Any]) -> PendingAction:
         await record_audit_event(connection, "job.cancel", str(job_id), reason="holdfast top")
         return f"Job {shown} is cancelled."
 
-    return PendingAction(f"Cancel job {shown}? Press y.", cancel)
+    return PendingAction(f"Cancel job {shown}? Press y.", cancel, job_id)
 
 
 async def read_job_text(connection: Connection, job: dict[str, Any]) -> str:

@@ -90,6 +90,7 @@ def _format_worker(output: CliOutput, row: dict[str, Any]) -> dict[str, Any]:
 @click.argument("name", shell_complete=suggest_worker_names)
 @json_option
 @pass_session
+@run_on_each_shard
 def show_worker(session: CliSession, name: str) -> None:
     """Show a worker and the tasks that it is running.
 
@@ -144,6 +145,7 @@ async def get_worker_or_fail(connection: Connection, name: str) -> dict[str, Any
 @confirmation_options
 @json_option
 @pass_session
+@run_on_each_shard
 def drain_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Let a worker finish its running tasks and exit."""
     _send_worker_command(session, name, "drain", yes=yes, dry_run=dry_run)
@@ -154,6 +156,7 @@ def drain_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> No
 @confirmation_options
 @json_option
 @pass_session
+@run_on_each_shard
 def stop_worker(session: CliSession, name: str, yes: bool, dry_run: bool) -> None:
     """Stop a worker, as SIGTERM does. Tasks that outlast its grace period are released."""
     _send_worker_command(session, name, "stop", yes=yes, dry_run=dry_run)
