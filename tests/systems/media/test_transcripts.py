@@ -20,6 +20,7 @@ from holdfast.systems.media.ffmpeg import find_ffmpeg
 from holdfast.systems.media.transcription_providers import POCKETSPHINX_NOTICE, create_transcription_provider
 from holdfast.systems.providers.local_speech import synthesize_audio_samples
 from holdfast.systems.providers.usage import CallRecord, UsageAccount
+from holdfast.systems.sandbox.programs import ProgramKilledError
 
 ANSWER = {
     "text": " Hello there.", "language": "english", "duration": 2.0,
@@ -136,6 +137,20 @@ async def test_long_sound_is_cut_at_silences_and_joined(
     first, second = transcript.segments
     assert first.start == 0.5
     assert second.start == pytest.approx(4.0, abs=0.2)  # 3.5, the middle of the silence, and 0.5
+
+
+async def test_a_killed_program_is_told_to_the_user(tone: Path) -> None:
+    """The system kills programs when memory is short. That is not the fault of the sound."""
+
+    class KilledProvider:
+        async def transcribe_piece(self, path: Path, *, language: str | None) -> Transcript:
+            raise ProgramKilledError("The program was killed from outside.")
+
+        async def close(self) -> None: ...
+
+    with pytest.raises(MediaError) as caught:
+        await transcripts.transcribe_audio(tone, provider=KilledProvider(), folder=tone.parent)
+    assert (caught.value.kind, caught.value.retryable) == ("interrupted", True)
 
 
 async def test_silence_is_not_sent(server: WebServer, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from holdfast.engine.connection import Database
 from holdfast.server import create_app
 from holdfast.settings import Secret, Settings
 from holdfast.systems import media
+from holdfast.systems.media.contracts import MediaError, Transcript, TranscriptSegment
+from holdfast.testing import wait_until
 
 PAGE_JOB_TIMEOUT = timedelta(minutes=5)  # yt-dlp needs ten seconds of processor time to try all its sites
 
@@ -41,6 +43,54 @@ async def test_a_video_gets_a_poster_and_a_transcript(
     poster = await user.get(f"/api/v1/shares/{share['id']}/file?kind=poster")
     picture = await user.http.get(poster.headers["location"])
     assert picture.content.startswith(b"\xff\xd8")
+
+
+class InterruptedProvider:
+    """A provider whose first calls fail as when the system kills its program."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    async def transcribe_piece(self, path: Path, *, language: str | None) -> Transcript:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise MediaError("interrupted", "The transcription was interrupted on our side. Try again.")
+        return Transcript(by="test", language="en", segments=[TranscriptSegment(0, 1, "Hello.")])
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("failures", "status"), [(2, "completed"), (3, "failed")])
+async def test_attempts_of_killed_workers_do_not_count_for_a_transcript(
+    media_system: MediaHarness,
+    website: WebServer,
+    site: MediaSite,
+    tmp_path: Path,
+    failures: int,
+    status: str,
+) -> None:
+    site.content = await asyncio.to_thread(lambda: make_mp4(tmp_path / "film.mp4").read_bytes())
+    user, provider = media_system.create_user(), InterruptedProvider(failures)
+    share = await user.share(media_url(website))
+    async with media_system.run_worker() as state:
+        state._transcription_provider = provider
+        async with state.ffmpeg_slots, state.ffmpeg_slots:  # nothing is processed meanwhile
+            await user.wait_for(share["id"], "completed")
+            lost = "update holdfast.tasks set attempt = 5 where name = 'transcribe' and status = 'waiting'"
+            assert await media_system.fetchval(f"{lost} returning attempt") == 5
+
+        async def is_finished() -> bool:
+            await media_system.fetch(  # instead of waiting until its next attempt
+                "select holdfast.start_scheduled_task(id) from holdfast.tasks"
+                " where name = 'transcribe' and status = 'scheduled'"
+            )
+            return bool((await user.get_share(share["id"]))["finished"])
+
+        await wait_until(is_finished, within=PAGE_JOB_TIMEOUT)
+    done = await user.get_share(share["id"])
+    assert (done["transcript_status"], provider.failures) == (status, -1 if status == "completed" else 0)
+    message = "The transcription was interrupted on our side. Try again."
+    assert done["transcript_error"] == (None if status == "completed" else message)
 
 
 class TestPages:

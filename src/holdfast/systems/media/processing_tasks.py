@@ -133,9 +133,12 @@ async def media_transcribe(ctx: Ctx[MediaWorkerState], share_id: UUID) -> None:
                 )
         await _save_transcript(ctx, transcript)
     except MediaError as error:
-        if error.retryable and ctx.attempt <= TRANSCRIPTION_RETRIES.retries:
-            raise
-        raise await _end_failed_work(ctx, share_id, "transcript", error.message) from error
+        if not error.retryable:
+            raise await _end_failed_work(ctx, share_id, "transcript", error.message) from error
+        # Only the engine knows whether this was the last attempt: those of killed workers do not count. If it
+        # was, `settle_ended_shares` shows the share as failed, with this message.
+        await _set_status(ctx, share_id, "transcript", "processing", error.message)
+        raise
     except Exception:
         await _set_status(ctx, share_id, "transcript", "processing", TRANSCRIPTION_FAILED)
         raise

@@ -189,9 +189,9 @@ begin
       and t.status || '' in ('waiting', 'scheduled', 'ready', 'running'));
   update {}.shares s set
     processing_error = case when s.processing_status in ('waiting', 'processing')
-      then 'The processing stopped unexpectedly. Try again.' else s.processing_error end,
+      then coalesce(s.processing_error, 'The processing stopped unexpectedly. Try again.') else s.processing_error end,
     transcript_error = case when s.transcript_status = 'processing'
-      then 'The transcription stopped unexpectedly. Try again.' else s.transcript_error end,
+      then coalesce(s.transcript_error, 'The transcription stopped unexpectedly. Try again.') else s.transcript_error end,
     processing_status = case when s.processing_status in ('waiting', 'processing') then 'failed'
       else s.processing_status end,
     transcript_status = case s.transcript_status when 'waiting' then 'skipped' when 'processing' then 'failed'

@@ -23,6 +23,7 @@ from holdfast.systems.providers.errors import (
     ProviderRateLimitedError,
     ProviderRefusedError,
 )
+from holdfast.systems.sandbox.programs import ProgramKilledError
 
 __all__ = ["create_transcription_provider", "format_srt", "format_vtt", "transcribe_audio"]
 
@@ -109,7 +110,7 @@ async def _transcribe_pieces(
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(transcribe(*piece)) for piece in pieces]
-    except* (ProviderError, MediaError) as failures:
+    except* (ProviderError, MediaError, ProgramKilledError) as failures:
         raise translate_error(failures) from failures
     return [task.result() for task in tasks]
 
@@ -121,6 +122,8 @@ def translate_error(group: BaseExceptionGroup[Exception]) -> MediaError:
         error = error.exceptions[0]
     if isinstance(error, MediaError):
         return error
+    if isinstance(error, ProgramKilledError):
+        return MediaError("interrupted", "The transcription was interrupted on our side. Try again.")
     if isinstance(error, ProviderRefusedError):
         return MediaError("unsupported", "The transcription service refuses the sound.")
     retry_after = error.retry_after if isinstance(error, ProviderError) else None
