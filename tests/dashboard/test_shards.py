@@ -231,7 +231,7 @@ async def test_change_without_a_shard_is_refused(browser: httpx.AsyncClient, cli
     assert refused.status_code == 400
     assert "needs a shard" in refused.text
     for number in (1, 2):
-        assert not any(queue["paused_at"] for queue in await list_queues(client, number, "q"))
+        assert not any(queue.get("paused_at") for queue in await list_queues(client, number, "q"))
 
 
 async def list_queues(client: Client, number: int, name: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.exceptions import HTTPException
 
-from holdfast.errors import DatabaseError, DatabaseUnavailableError
+from holdfast.errors import DatabaseError, DatabaseUnavailableError, NotFoundError
 from holdfast.server.dashboard.registry import PAGE_ROUTES
 from holdfast.server.dashboard.site import (
     PAGE_READ_TIMEOUT_S,
@@ -111,9 +111,11 @@ async def _ask_all_shards(
 async def _load_sections(request: PageRequest, function: PageFunction) -> DashboardPage:
     """Build a page with the page of each shard. Shards that do not have what it shows are left out."""
 
-    async def load_one(own: PageRequest) -> DashboardPage | HTTPException:
+    async def load_one(own: PageRequest) -> DashboardPage | Exception:
         try:
             return await own.site.load_page(own, function)
+        except NotFoundError as error:
+            return error
         except HTTPException as error:
             if error.status_code != 404:
                 raise
@@ -127,7 +129,7 @@ async def _load_sections(request: PageRequest, function: PageFunction) -> Dashbo
     answers, missing = await _ask_all_shards(request, load_one, SHARD_READ_TIMEOUT_S)
     pages = {number: page for number, page in answers.items() if isinstance(page, DashboardPage)}
     if not pages and not missing:
-        raise next(error for error in answers.values() if isinstance(error, HTTPException))
+        raise next(error for error in answers.values() if isinstance(error, Exception))
     sections = [render_one(number, page) for number, page in pages.items()]
     sections += [ShardSection(number, None) for number in missing]
     values: Mapping[str, Any] = {
