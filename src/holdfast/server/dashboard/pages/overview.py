@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from holdfast.engine import (
     error_groups as engine_error_groups,
@@ -20,7 +20,7 @@ from holdfast.engine.messages import queues
 from holdfast.server.dashboard import charts
 from holdfast.server.dashboard.attention import load_attention_items
 from holdfast.server.dashboard.job_redaction import redact_error_groups
-from holdfast.server.dashboard.pages.shard_overview import build_shard_overview
+from holdfast.server.dashboard.pages.shard_overview import build_shard_overview, count_worker_slots
 from holdfast.server.dashboard.registry import register_page
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
 from holdfast.server.dashboard.time_ranges import TimeRange, load_chart_stats, parse_time_range
@@ -67,7 +67,7 @@ async def _load_overview_values(request: PageRequest, time_range: TimeRange) -> 
         "busiest_queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
         "slowest_tasks": sorted((t for t in type_stats if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "live_workers": len(live_workers),
-        "slots": sum(_count_worker_slots(worker) for worker in live_workers),
+        "slots": sum(count_worker_slots(worker) for worker in live_workers),
         "unresponsive_workers": sum(worker["state"] == "unresponsive" for worker in workers),
         "totals": await overview.count_problems(connection, request.now - timedelta(hours=24)),
         "error_groups": sorted(
@@ -104,8 +104,3 @@ def build_wait_chart(stats: Row, day_before: Row | None = None) -> charts.Chart:
     """Build the chart of wait times of tasks: from due to started."""
     series = [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]
     return charts.build_chart(stats, "Wait time", series, day_before=day_before)
-
-
-def _count_worker_slots(worker: dict[str, Any]) -> int:
-    status = cast("dict[str, Any]", worker.get("report") or {})
-    return int(status.get("slots") or 0)

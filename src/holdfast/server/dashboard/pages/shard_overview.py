@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from holdfast.client.shard_merging import add_up
 from holdfast.engine import error_groups, overview, queues, shards, workers
@@ -80,7 +80,7 @@ async def _load_summary(request: PageRequest) -> ShardSummary:
         totals=await overview.count_problems(connection, request.now - timedelta(hours=24)),
         live_workers=len(live),
         unresponsive_workers=sum(worker["state"] == "unresponsive" for worker in all_workers),
-        slots=sum(int((worker.get("report") or {}).get("slots") or 0) for worker in live),
+        slots=sum(map(count_worker_slots, live)),
         message_queues=await list_message_metrics(connection) if request.can("message.view") else [],
         attention_items=await load_attention_items(request, await redact_error_groups(request, groups)),
     )
@@ -88,3 +88,9 @@ async def _load_summary(request: PageRequest) -> ShardSummary:
 
 def _add_counts(counts: list[tuple[int, bool]]) -> tuple[int, bool]:
     return sum(count for count, _ in counts), all(exact for _, exact in counts)
+
+
+def count_worker_slots(worker: dict[str, Any]) -> int:
+    """Return how many tasks a worker runs at once, as its last report says."""
+    status = cast("dict[str, Any]", worker.get("report") or {})
+    return int(status.get("slots") or 0)
