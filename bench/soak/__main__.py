@@ -1,8 +1,9 @@
 """Run all features together and watch memory, bloat and latency: `make soak HOURS=n`.
 
-Starts an embedded PostgreSQL with durable defaults, the API and two worker processes. Submitters keep a
-steady load of every kind of work. A sample is taken at regular times and written to soak-report.jsonl. The
-exit code is 1 if a curve grew, a process died, or the API answered with an error of the server.
+Starts an embedded PostgreSQL with durable defaults, the API, two worker processes and a worker for each
+system that needs no browser. Submitters keep a steady load of every kind of work. A sample is taken at
+regular times and written to soak-report.jsonl. The exit code is 1 if a curve grew, a
+process died, or the API answered with an error of the server.
 """
 
 from __future__ import annotations
@@ -28,6 +29,17 @@ import httpx
 
 from bench.soak import app
 from bench.soak.curves import Sample, find_growing_curves, sum_memory_of_tree
+from bench.soak.systems import (
+    SYSTEM_NAMES,
+    SYSTEM_WORKERS,
+    LocalSite,
+    SystemLoad,
+    build_system_environment,
+    create_soak_webhook,
+    install_systems,
+    serve_local_site,
+)
+from bench.system_processes import choose_port
 from holdfast import Client
 from holdfast.engine import embedded, install
 from holdfast.settings import Settings, load_settings
@@ -51,6 +63,7 @@ class Soak:
     client: Client
     processes: dict[str, asyncio.subprocess.Process]
     rate: float
+    systems: SystemLoad
     latencies_s: list[float] = field(default_factory=list[float])
     finished_jobs: int = 0
     finished_streams: int = 0
@@ -128,10 +141,12 @@ class Soak:
         memory = {name: sum_memory_of_tree(process.pid) for name, process in self.processes.items()}
         sample = Sample(
             seconds=round(seconds, 1), worker_bytes=memory["worker"], api_bytes=memory["api"],
+            systems_bytes=sum(memory[name] for name in SYSTEM_WORKERS),
             live_table_bytes=tables["bytes"], dead_rows=tables["dead"],
             latency_p50_s=statistics.median(latencies), latency_p99_s=latencies[int(len(latencies) * 0.99)],
             finished_jobs=self.finished_jobs, waiting_tasks=waiting,
             finished_streams=self.finished_streams, database_bytes=database_bytes,
+            **await self.systems.count_ended(self.client),
         )  # fmt: skip
         self.samples.append(sample)
         self.failures += [
@@ -140,14 +155,20 @@ class Soak:
 
 
 @contextlib.asynccontextmanager
-async def run_processes(settings: Settings, url: str, port: int) -> AsyncGenerator[dict[str, Any]]:
+async def run_processes(
+    settings: Settings, url: str, port: int, site: LocalSite
+) -> AsyncGenerator[dict[str, Any]]:
     environment = {
         **os.environ, "DATABASE_URL": url, "HOLDFAST_HOME": str(settings.home),
-        "HOLDFAST_SERVICE_KEY": SERVICE_KEY,
+        "HOLDFAST_SERVICE_KEY": SERVICE_KEY, **build_system_environment(site),
     }  # fmt: skip
+    systems = [word for name in SYSTEM_NAMES for word in ("--system", name)]
     commands = {
-        "api": ["api", "--port", str(port)],
+        "api": ["api", *systems, "--port", str(port)],
         "worker": ["worker", "bench.soak.app", "--processes", "2", "--concurrency", "10"],
+        **{
+            name: ["worker", module, "--processes", "1", "-c", "4"] for name, module in SYSTEM_WORKERS.items()
+        },
     }
     processes: dict[str, asyncio.subprocess.Process] = {}
     for name, words in commands.items():
@@ -170,20 +191,23 @@ async def run_soak(hours: float, interval_s: float, rate: float, report: Path) -
         server = embedded.start_server(settings)
         try:
             await install.migrate_database(server.url, settings)
-            port = 20_000 + os.getpid() % 20_000
+            await install_systems(server.url.reveal())
+            port = choose_port()
+            base = f"http://127.0.0.1:{port}"
             async with (
+                serve_local_site() as site,
                 Client(server.url.reveal(), settings=settings) as client,
-                run_processes(settings, server.url.reveal(), port) as processes,
+                run_processes(settings, server.url.reveal(), port, site) as processes,
+                httpx.AsyncClient(base_url=base, timeout=120) as http,
             ):
-                soak = Soak(client, processes, rate)
+                soak = Soak(client, processes, rate, SystemLoad(http, site))
                 await client.limits.put("soak", queue="limited", per_key=True, max_running=2)
                 await client.queues.create("soak_letters")
                 await client.schedules.put(app.probe(2), name="soak-schedule", every=5)
-                await wait_until(
-                    lambda: is_ready(f"http://127.0.0.1:{port}"), within=START_TIMEOUT, what="the API"
-                )
+                await create_soak_webhook(client, site, "has_children")
+                await wait_until(lambda: is_ready(base), within=START_TIMEOUT, what="the API")
                 await (await client.submit(app.probe(0))).result()  # the workers run
-                await _measure(soak, hours * 3600, interval_s, f"http://127.0.0.1:{port}", report)
+                await _measure(soak, hours * 3600, interval_s, base, report)
             return [*soak.failures, *find_growing_curves(soak.samples)]
         finally:
             embedded.stop_server(settings)
@@ -201,7 +225,8 @@ async def _measure(soak: Soak, seconds: float, interval_s: float, base: str, rep
     loads = [
         asyncio.create_task(each)
         for each in (
-            soak.submit_forever(), soak.probe_forever(), soak.browse_forever(base), soak.stream_forever(base)
+            soak.submit_forever(), soak.probe_forever(), soak.browse_forever(base), soak.stream_forever(base),
+            *(soak.systems.run_forever(name) for name in SYSTEM_NAMES),
         )
     ]  # fmt: skip
     started_at = time.monotonic()
@@ -233,6 +258,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=10, help="rounds of work a second")
     parser.add_argument("--report", type=Path, default=Path("soak-report.jsonl"))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the processes and the server
     interval_s = options.interval or max(5, options.hours * 60)
     problems = asyncio.run(run_soak(options.hours, interval_s, options.rate, options.report))
     print("\n".join(problems) or f"All curves are flat: {options.report}")

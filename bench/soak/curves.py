@@ -13,6 +13,7 @@ MAX_GROWTH = 0.25
 ALLOWANCES = {
     "worker_bytes": 40e6,
     "api_bytes": 30e6,
+    "systems_bytes": 60e6,
     "live_table_bytes": 30e6,
     "dead_rows": 50_000,
     "latency_p99_s": 0.5,
@@ -34,6 +35,13 @@ class Sample:
     finished_jobs: int
     waiting_tasks: int
     finished_streams: int = 0
+    systems_bytes: float = 0
+    exports: int = 0
+    reports: int = 0
+    media: int = 0
+    clips: int = 0
+    failed: int = 0
+    deliveries: int = 0
     # Not judged: history and archives grow until their retention ends, which is longer than a run.
     database_bytes: float = 0
 

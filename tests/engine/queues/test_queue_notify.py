@@ -146,6 +146,17 @@ async def test_wakeups_happen_only_while_somebody_sleeps(conn: Connection, ears:
     assert ears.notifications == ["holdfast_messages|q"]
 
 
+async def test_two_workers_that_start_together_enable_wakeups(conn: Connection, second: Connection) -> None:
+    await create_queue(conn, "q")
+    async with conn.transaction():
+        await conn.execute("select holdfast.enable_message_wakeups('q')")
+        other = asyncio.create_task(second.execute("select holdfast.enable_message_wakeups('q')"))
+        await asyncio.sleep(0.2)  # the other one waits; without its lock it fails at the commit
+    await other
+    count = await conn.fetchval("select count(*) from pg_trigger where tgname = 'holdfast_wake'")
+    assert count == 1
+
+
 async def test_messages_that_become_visible_wake_sleeping_readers(
     conn: Connection, ears: ChannelListener
 ) -> None:

@@ -57,6 +57,8 @@ as $$
 declare
   v_table regclass := (holdfast.get_message_table_names(p_queue)).p_messages::regclass;
 begin
+  -- Processes of one worker start together. `if not exists` does not wait for another transaction that creates it.
+  perform pg_catalog.pg_advisory_xact_lock(hashtext('holdfast'), hashtext('wakeups:' || v_table::oid));
   execute format('create sequence if not exists holdfast.asleep_%s as bigint minvalue 0 start 0', v_table::oid);
   execute format('create sequence if not exists holdfast.notified_%s as bigint minvalue 0 start 0', v_table::oid);
   if not exists (select from pg_catalog.pg_trigger where tgrelid = v_table and tgname = 'holdfast_wake') then
