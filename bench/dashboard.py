@@ -70,6 +70,7 @@ PAGES = {
     "limits": "/limits",
     "webhooks": "/webhooks",
     "workers": "/workers",
+    "charts by owner, 30 days": "/charts?by=owner&span=30d",
     "database": "/database",
     "audit log": "/audit",
     "sessions": "/sessions",

@@ -136,6 +136,7 @@ class Soak:
         latencies, self.latencies_s = sorted(self.latencies_s) or [0.0], []
         async with self.client.connection() as connection:
             tables = await connection.fetchrow(READ_TABLES)
+            assert tables is not None  # a row of sums
             waiting = await connection.fetchval(COUNT_WAITING)
             database_bytes = await connection.fetchval("select pg_database_size(current_database())::float8")
         memory = {name: sum_memory_of_tree(process.pid) for name, process in self.processes.items()}

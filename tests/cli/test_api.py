@@ -93,6 +93,29 @@ async def test_api_closes_slow_connections_and_ignores_forwarded_addresses(
         process.wait(60)
 
 
+@pytest.mark.long
+async def test_api_keeps_idle_connections_open_for_load_balancers(url: Secret, tmp_path: Path) -> None:
+    environ = {**os.environ, "HOLDFAST_DATABASE_URL": url.reveal(), "HOLDFAST_HOME": str(tmp_path)}
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "api", "--port", "0"], env=environ, stdout=out, stderr=out
+        )
+    try:
+        address: Callable[[], re.Match[str] | None] = lambda: re.search(r"url=(http\S+)", log.read_text())  # noqa: E731
+        base = httpx.URL((await wait_until(address, within=START_TIMEOUT))[1])
+        reader, writer = await asyncio.open_connection(base.host, base.port)
+        for idle_s in (8, 0):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+            await asyncio.sleep(idle_s)  # uvicorn's own limit is five seconds
+            assert not reader.at_eof()
+        writer.close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
 async def test_api_stops_on_sigterm_and_logs_no_secret(url: Secret, tmp_path: Path) -> None:
     environ = {
         **os.environ,

@@ -88,6 +88,7 @@ def list_paths(ids: dict[str, Any]) -> list[str]:
         "/messages",
         "/messages?queue=clips",
         "/workers",
+        "/charts?by=owner",
         "/worker?name=worker-1",
         "/schedules",
         "/schedules/edit?name=nightly-report",

@@ -19,9 +19,9 @@ where c.relnamespace = 'holdfast'::regnamespace and c.relkind in ('r', 'p') and 
 """
 LONGER_THAN_ANY_RETENTION = timedelta(days=500)
 EMPTY_WHEN_OLD = {
-    "alert_silences", "attempts", "audit_log", "batches", "bulk_action_jobs", "bulk_actions",
-    "dashboard_sessions", "dependencies", "erasures", "events", "history", "idempotency_keys", "jobs",
-    "login_links", "logs", "maintenance_problems", "metric_samples", "provider_calls", "reruns",
+    "activity_samples", "alert_silences", "attempts", "audit_log", "batches", "bulk_action_jobs",
+    "bulk_actions", "dashboard_sessions", "dependencies", "erasures", "events", "history", "idempotency_keys",
+    "jobs", "login_links", "logs", "maintenance_problems", "metric_samples", "provider_calls", "reruns",
     "step_results", "stream_tickets", "user_sessions", "watched_jobs", "workers",
 }  # fmt: skip
 # Rows of tables that the sample data leave empty. All of them are as old as they get.
@@ -45,6 +45,7 @@ insert into holdfast.maintenance_problems (kind, subject, message, first_at, las
 insert into holdfast.watched_jobs (job_id, watcher, until) select gen_random_uuid(), 'api', holdfast.now();
 insert into holdfast.alert_silences (id, until, created_by, created_at)
   select gen_random_uuid(), holdfast.now(), 'ann', holdfast.now();
+insert into holdfast.activity_samples (span_s, kind, at, name) select 60, 'owner', holdfast.now(), 'ann';
 insert into holdfast.erasures (id, owner, requested_by, requested_at, quiet_until, finished_at)
   select gen_random_uuid(), 'bob', 'ann', holdfast.now(), holdfast.now(), holdfast.now();
 select holdfast.submit('{"type": "once", "queue": "default", "key": "once"}');

@@ -418,6 +418,19 @@ async def _create_stats(conn: Connection, rng: random.Random) -> None:
             values,
         )
     await conn.execute(
+        """insert into holdfast.activity_samples (span_s, kind, at, name, succeeded, failed, run_s)
+        select s.span, k.kind, to_timestamp(floor(extract(epoch from holdfast.now()) / s.span - n) * s.span),
+          k.name, (k.size * (1.5 + sin(n / 9.0 + k.size)) * s.span / 60)::int, (n % 7 = 0)::int,
+          k.size * s.span / 60.0
+        from (values (60, 360), (900, 96)) as s (span, points)
+        cross join lateral generate_series(0, s.points - 1) as n
+        cross join (values ('worker', 'worker-1', 30), ('worker', 'worker-2', 18), ('worker', 'worker-3', 4),
+          ('owner', 'acme', 20), ('owner', 'globex', 12), ('owner', 'initech', 8), ('owner', 'umbrella', 6),
+          ('owner', 'hooli', 5), ('owner', 'stark', 4), ('owner', 'wayne', 3), ('owner', 'tyrell', 2),
+          ('owner', 'cyberdyne', 2), ('owner', '<b>owner</b>', 1), ('owner', '', 9)) as k (kind, name, size)
+        on conflict do nothing"""
+    )
+    await conn.execute(
         """insert into holdfast.queue_depths (at, queue, ready, running)
         select date_trunc('minute', holdfast.now()) - n * interval '1 minute', 'browser',
           (60 + 40 * sin(n / 7.0))::int, 8

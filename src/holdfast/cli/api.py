@@ -31,6 +31,9 @@ from holdfast.settings import Secret, Settings
 from holdfast.worker.systemd_notify import SystemdNotifier, notify_systemd
 
 SYSTEMS_PACKAGE = "holdfast.systems"
+# Longer than that of load balancers (60 s is common): the one who closes first must be the one who sends the
+# next request. Otherwise a request can meet a connection that is being closed, and the client gets an error.
+KEEP_ALIVE_TIMEOUT_S = 75
 SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by themselves
 
 
@@ -234,6 +237,7 @@ async def serve_api(
             forwarded_allow_ips=settings.trusted_proxies,
             server_header=False,
             timeout_graceful_shutdown=SERVER_SHUTDOWN_TIMEOUT_S,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
         )
         server = uvicorn.Server(config)
         _stop_on_signals(server, notifier)

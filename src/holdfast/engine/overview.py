@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, decode_object, fetch_objects
+
+SampledKind = Literal["queue", "type", "worker", "owner"]
 
 
 async def get_engine_metrics(connection: Connection, *, max_rows: int = 10_000) -> JsonObject:
@@ -35,6 +38,23 @@ async def get_throughput_range(
     """Return throughput as `get_throughput_chart` does, for any period of the last 35 days."""
     call = "select holdfast.get_throughput_range($1, $2, $3, $4)"
     return decode_object(await connection.fetchval(call, start, end, queue, task_type))
+
+
+async def get_throughput_by_name(
+    connection: Connection,
+    kind: SampledKind,
+    start: datetime,
+    end: datetime,
+    *,
+    name: str | None = None,
+    max_names: int = 8,
+) -> JsonObject:
+    """Return ended tasks over time by queue, task type, worker or owner, or of one `name` of that kind.
+
+    `max_names` names have points of their own, the most active first; the rest has the empty name.
+    """
+    call = "select holdfast.get_throughput_by_name($1, $2, $3, $4, $5)"
+    return decode_object(await connection.fetchval(call, kind, start, end, name, max_names))
 
 
 async def get_task_type_stats(connection: Connection, hours: float = 24) -> list[JsonObject]:

@@ -28,6 +28,7 @@ class NavigationLink(NamedTuple):
 NAVIGATION_LINKS_BY_GROUP = {
     "Monitor": (
         NavigationLink("/", "Overview", "jobs.view", "o"),
+        NavigationLink("/charts", "Charts", "system.view", "c"),
         NavigationLink("/alerts", "Alerts", "system.view", "r"),
         NavigationLink("/jobs", "Jobs", "jobs.view", "j"),
         NavigationLink("/errors", "Errors", "errors.view", "e", ("/error",)),

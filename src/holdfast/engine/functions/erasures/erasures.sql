@@ -143,6 +143,9 @@ begin
     get diagnostics v_count = row_count;
     v_total := v_total + v_count;
   end loop;
+  delete from holdfast.activity_samples a where a.kind = 'owner' and a.name = p_owner;
+  get diagnostics v_count = row_count;
+  v_total := v_total + v_count;
   delete from holdfast.idempotency_keys k
   where k.scope = any (array['key:' || p_owner, 'unique:' || p_owner, 'throttle:' || p_owner]);
   get diagnostics v_count = row_count;

@@ -95,7 +95,8 @@ begin
   ) as f group by f.at, f.queue, f.type
   on conflict do nothing;
   get diagnostics v_count = row_count;
-  perform holdfast.record_queue_depths(v_until), holdfast.roll_up_throughput_samples(v_from, v_until);
+  perform holdfast.record_activity_samples(v_from, v_until), holdfast.record_queue_depths(v_until),
+    holdfast.roll_up_throughput_samples(v_from, v_until);
   return v_count;
 end $$;
 
@@ -127,6 +128,7 @@ begin
   delete from holdfast.metric_samples s where s.span_s = 60 and s.at < p_until - interval '26 hours';
   delete from holdfast.metric_samples s where s.span_s = 900 and s.at < p_until - interval '35 days';
   delete from holdfast.queue_depths d where d.at < p_until - interval '26 hours';
+  perform holdfast.roll_up_activity_samples(v_from, v_until);
 end $$;
 
 -- Add samples of one span up to steps of p_step_s, separately by queue and type (p_by_type) or all together.
@@ -173,19 +175,33 @@ begin
     v_now - least(greatest(coalesce(p_hours, 1), 0.25), 840) * interval '1 hour', v_now, p_queue, p_type);
 end $$;
 
+-- Return the steps of a chart of a period. The step grows with the period; samples by the minute are kept for 26 hours.
+create or replace function holdfast.choose_chart_steps(p_from timestamptz, p_until timestamptz,
+  out from_at timestamptz, out until_at timestamptz, out step_s integer, out span_s integer)
+language plpgsql stable set search_path = '' as $$
+declare
+  v_hours double precision := least(greatest(extract(epoch from p_until - p_from) / 3600, 0.05), 840);
+begin
+  span_s := case when v_hours <= 6.5 and p_from > holdfast.now() - interval '25 hours' then 60 else 900 end;
+  step_s := greatest(span_s, case when v_hours < 1.1 then 60 when v_hours < 6.1 then 300 when v_hours < 24.1
+    then 900 when v_hours < 168.1 then 7200 else 28800 end);
+  until_at := to_timestamp(ceil(extract(epoch from p_until) / step_s) * step_s);
+  from_at := until_at - make_interval(secs => ceil((v_hours * 3600 - 0.001) / step_s) * step_s);
+end $$;
+
 -- Return the data of a chart of a period: {from, until, step_s, points: [{at, succeeded, failed, cancelled, wait_p50,
--- ...}], depths}. The step grows with the period; samples by the minute are kept for 26 hours.
+-- ...}], depths}.
 create or replace function holdfast.get_throughput_range(
   p_from timestamptz, p_until timestamptz, p_queue text default null, p_type text default null) returns jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
 declare
-  v_hours double precision := least(greatest(extract(epoch from p_until - p_from) / 3600, 0.05), 840);
-  v_span integer := case when v_hours <= 6.5 and p_from > holdfast.now() - interval '25 hours' then 60 else 900 end;
-  v_step integer := greatest(v_span, case when v_hours < 1.1 then 60 when v_hours < 6.1 then 300 when v_hours < 24.1
-    then 900 when v_hours < 168.1 then 7200 else 28800 end);
-  v_until timestamptz := to_timestamp(ceil(extract(epoch from p_until) / v_step) * v_step);
-  v_from timestamptz := v_until - make_interval(secs => ceil((v_hours * 3600 - 0.001) / v_step) * v_step);
+  v_from timestamptz;
+  v_until timestamptz;
+  v_step integer;
+  v_span integer;
 begin
+  select c.from_at, c.until_at, c.step_s, c.span_s into v_from, v_until, v_step, v_span
+  from holdfast.choose_chart_steps(p_from, p_until) as c;
   return jsonb_build_object('from', v_from, 'until', v_until, 'step_s', v_step, 'sampled_until', (
       select o.value from holdfast.options o where o.name = 'sampled_until'),
     'points', (select coalesce(jsonb_agg(jsonb_build_object('at', s.at, 'succeeded', s.succeeded, 'failed', s.failed,

@@ -6,6 +6,7 @@ from importlib import import_module
 
 PAGE_MODULES = (
     "overview",
+    "charts",
     "alerts",
     "alert_settings",
     "jobs",

@@ -12,12 +12,14 @@ from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
 from holdfast.formatting import format_size, truncate_text
 from holdfast.search import quote_search_value
+from holdfast.server.dashboard import named_charts
 from holdfast.server.dashboard.flash import ActionResult, UndoAction
 from holdfast.server.dashboard.job_redaction import create_job_redactors
 from holdfast.server.dashboard.json_values import object_or_empty
 from holdfast.server.dashboard.pages.jobs import redact_progress
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
+from holdfast.server.dashboard.time_ranges import parse_time_range
 
 MAX_LISTED_WORKER_AGE_S = 40 * 86400
 CONFIRMATIONS_BY_WORKER_COMMAND = {
@@ -80,6 +82,8 @@ async def show_worker(request: PageRequest) -> DashboardPage:
         raise HTTPException(404, f"Worker {name} does not exist.")
     running = await engine_workers.list_running_tasks_of_worker(request.connection, name)
     redactors = await create_job_redactors(request, (task["job"] for task in running))
+    time_range = parse_time_range(request)
+    stats = await named_charts.load_named_stats(request, time_range, "worker", name)
     return DashboardPage(
         "worker.html",
         f"Worker {name}",
@@ -88,6 +92,9 @@ async def show_worker(request: PageRequest) -> DashboardPage:
             "report": _describe_worker_report(row),
             "running": [{**task, **redact_progress(task, redactors[task["job"]])} for task in running],
             "jobs_query": f"worker:{quote_search_value(name)}",
+            "time_range": time_range,
+            "throughput_chart": named_charts.build_outcome_chart(stats),
+            "run_time_chart": named_charts.build_run_time_chart(stats),
         },
     )
 
