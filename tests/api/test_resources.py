@@ -94,6 +94,13 @@ async def test_operators_manage_queues_limits_and_workers(api: httpx.AsyncClient
     assert (await api.put("/api/limits/l", json={"max_running": 2}, headers=SERVICE)).status_code == 204
     assert (await api.get("/api/limits", headers=SERVICE)).json()[0]["name"] == "l"
     assert (await api.put("/api/limits/l", json={}, headers=SERVICE)).status_code == 422
+    for unknown in ({"queue": "nosuch"}, {"type": "nosuch"}):
+        rule = {"max_running": 2, **unknown}
+        refused = await api.put("/api/limits/new", json=rule, headers=SERVICE)
+        assert (refused.status_code, "allow_new" in refused.text) == (404, True)
+        accepted = await api.put("/api/limits/new", json={**rule, "allow_new": True}, headers=SERVICE)
+        assert accepted.status_code == 204
+        assert (await api.put("/api/limits/new", json=rule, headers=SERVICE)).status_code == 204
     assert (await api.delete("/api/limits/l", headers=SERVICE)).status_code == 204
     await ManualWorker(conn, "worker-1").claim_tasks(1)
     workers = (await api.get("/api/workers", headers=SERVICE)).json()

@@ -226,7 +226,7 @@ async def test_limit_over_all_keys_is_refused(api: httpx.AsyncClient) -> None:
     refused = await api.put("/api/limits/all", json={"queue": "q", "max_running": 2})
     assert refused.status_code == 403
     assert "per_key" in refused.json()["detail"]
-    rule = {"queue": "limited", "max_running": 2, "per_key": True}
+    rule = {"queue": "limited", "max_running": 2, "per_key": True, "allow_new": True}
     assert (await api.put("/api/limits/each", json=rule)).status_code == 204
     limits = {row["name"]: row for row in (await api.get("/api/limits")).json()}
     assert limits["each"]["max_running"] == 2

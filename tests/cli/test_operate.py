@@ -102,13 +102,17 @@ def test_limits_are_set_listed_and_deleted(shell: Shell) -> None:
         "no",
         "0/2",
     ]
-    shell("limit", "set", "hosts", "--type", "fetch", "--per-key", "--rate", "120/m", "--burst", "4")
+    hosts = ("limit", "set", "hosts", "--type", "fetch", "--per-key", "--rate", "120/m", "--burst", "4")
+    assert "Task 'fetch' does not exist" in shell(*hosts, code=3)
+    shell(*hosts, "--new")
+    shell(*hosts)  # a change of a limit keeps its names
     limits = {row["name"]: row for row in shell.json("limit", "list")}
     assert (limits["hosts"]["rate"], limits["hosts"]["burst"], limits["hosts"]["per_key"]) == (2, 4, True)
     for _ in range(3):
         shell("submit", "t", "--queue", "q")
     assert len(shell.query(lambda c: ManualWorker(c).claim_tasks(9))) == 2
     assert "queue:q\tq\t-\tno\t2/2\t-\tfull" in shell("limit", "list")
+    assert "Queue 'qq' does not exist" in shell("limit", "set", "x", "--queue", "qq", "--rate", "1", code=3)
     assert "--yes" in shell("limit", "delete", "hosts", code=5)
     assert shell("limit", "delete", "hosts", "--yes") == "Limit hosts is deleted.\n"
     assert shell("queue", "limit", "q", "--remove", "--yes") == "Limit queue:q is deleted.\n"

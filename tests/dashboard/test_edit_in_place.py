@@ -22,6 +22,9 @@ def test_a_limit_is_edited_in_place_and_its_changes_are_listed(dashboard: Dashbo
         assert dashboard.post_form(client, "/limits/set", **form).status_code == 303
         stored = {row["name"]: row for row in dashboard.run_query(limits.list_limits)}["edited"]
         assert (stored["max_running"], stored["rate"], stored["queue"]) == (7, 2.5, "ai")
+        unknown = dashboard.post_form(client, "/limits/set", name="new", queue="aii", max_running="1")
+        assert unknown.status_code == 404
+        assert "did you mean" in html.unescape(unknown.text)
         history = html.unescape(client.get("/limits", params={"history": "edited"}).text)
         assert "Changes of edited" in history
         assert '"max_running":7' in history

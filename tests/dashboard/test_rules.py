@@ -66,7 +66,7 @@ FORMS_BY_ACTION: dict[str, dict[str, str]] = {
     "/alerts/channels/test": {"name": "matrix"},
     "/alerts/channels/switch": {"name": "matrix", "on": "yes"},
     "/alerts/channels/delete": {"name": "matrix"},
-    "/limits/set": {"name": "matrix", "queue": "matrix", "max_running": "3"},
+    "/limits/set": {"name": "matrix", "queue": "matrix", "max_running": "3", "allow_new": "yes"},
     "/limits/remove": {"name": "matrix"},
     "/files/{id}/keep": {"span": "30 days"},
     "/files/{id}/delete": {},

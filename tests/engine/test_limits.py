@@ -27,6 +27,22 @@ async def check_limit_counts(conn: Connection) -> None:
     assert not await conn.fetch("select * from holdfast.list_limit_counters() where running <> leases")
 
 
+async def test_names_that_do_not_exist_are_accepted_with_a_notice(conn: Connection) -> None:
+    notices: list[str] = []
+    conn.add_log_listener(lambda _, message: notices.append(str(message)))
+    await put_limit(conn, "early", queue="nosuch", type="nosuch_task", max_running=2)
+    await conn.execute("select holdfast.pause_queue('nosuch_either')")
+    assert [
+        name for name in ("nosuch", "nosuch_task", "nosuch_either") if f'"{name}"' not in str(notices)
+    ] == []
+    assert len(notices) == 3
+    await put_limit(conn, "early", queue="nosuch", type="nosuch_task", max_running=3)
+    await submit_job(conn)
+    await put_limit(conn, "known", queue="q", type="t", max_running=3)
+    await conn.execute("select holdfast.pause_queue('q')")
+    assert len(notices) == 3
+
+
 async def test_a_limit_bounds_the_number_of_running_tasks(conn: Connection) -> None:
     await put_limit(conn, "two", queue="q", max_running=2)
     for _ in range(5):

@@ -119,6 +119,12 @@ def limit_options(command: Any) -> Any:
     "Default: to all tasks together.",
 )
 @limit_options
+@click.option(
+    "--new",
+    "allow_new",
+    is_flag=True,
+    help="Accept a queue or a task that does not exist yet. Default: refuse it.",
+)
 @json_option
 @pass_session
 def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
@@ -139,13 +145,17 @@ def set_limit(session: CliSession, /, name: str, **options: Any) -> None:
             rate=None if options["rate"] is None else parse_rate(options["rate"]),
             burst=options["burst"],
         ),
+        allow_new=options["allow_new"],
     )
 
 
-def save_limit(session: CliSession, limit: LimitRule) -> None:
-    """Create or change a limit and print it."""
+def save_limit(session: CliSession, limit: LimitRule, *, allow_new: bool) -> None:
+    """Create or change a limit and print it. `allow_new` accepts a queue or a task that does not exist."""
 
     async def put_and_fetch_limit(connection: Connection) -> dict[str, Any]:
+        if not allow_new:
+            fix = "Pass --new for a queue or a task that does not exist yet."
+            await limits.require_names_of_limit(connection, limit, fix=fix)
         await limits.put_limit(connection, limit)
         await record_audit_event(
             connection, "limit.set", limit.name, running=limit.max_running, rate=limit.rate

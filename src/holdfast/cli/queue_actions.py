@@ -160,7 +160,7 @@ def limit_queue(session: CliSession, /, name: str, **options: Any) -> None:
     if options["dry_run"]:
         session.confirm(f"This limits queue {name}.", yes=True, dry_run=True)
     else:
-        save_limit(session, queue_limit)
+        save_limit(session, queue_limit, allow_new=True)  # it was checked above
 
 
 @queue_command.command("drain")

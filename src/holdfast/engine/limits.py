@@ -8,6 +8,8 @@ import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, fetch_objects
+from holdfast.engine.queues import require_queue_name
+from holdfast.engine.task_types import require_task_type_name
 
 
 class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,19 @@ async def put_limit(connection: Connection, limit: LimitRule) -> None:
     await connection.execute(
         "select holdfast.put_limit($1, $2, $3, $4, $5, $6, $7)", *msgspec.structs.astuple(limit)
     )
+
+
+async def require_names_of_limit(connection: Connection, limit: LimitRule, *, fix: str) -> None:
+    """Raise `NotFoundError` with the most similar name if the queue or task of a limit does not exist.
+
+    A limit that is changed keeps its queue and task, whether they exist or not.
+    """
+    known = await list_limits(connection)
+    before = next((row for row in known if row["name"] == limit.name), {"queue": None, "type": None})
+    if limit.queue not in (None, before["queue"]):
+        await require_queue_name(connection, limit.queue, fix=fix)
+    if limit.type not in (None, before["type"]):
+        await require_task_type_name(connection, limit.type, fix=fix)
 
 
 async def delete_limit(connection: Connection, name: str) -> bool:

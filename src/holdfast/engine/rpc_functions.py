@@ -146,7 +146,7 @@ RPC_FUNCTIONS: dict[str, RpcRule] = {
     # Operators
     **_reads(
         "operate", "list_task_queues", "list_queue_names", "list_batch_activity", "list_limits",
-        "list_limit_counters", "list_workers",
+        "list_limit_counters", "list_workers", "list_task_type_names",
         "list_running_tasks_of_worker", "list_task_types", "get_task_type", "list_schedules", "get_schedule",
         "preview_schedule", "list_next_run_times", "list_audit_entries",
         "list_audit_entries_of_target", "list_inbound_webhooks",

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.definitions.validation import format_name_suggestion
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, decode_optional_object, fetch_objects
+from holdfast.errors import NotFoundError
 from holdfast.model import Json
 
 
@@ -30,3 +32,10 @@ async def list_task_types(connection: Connection, *, limit: int = 1000) -> list[
 async def get_task_type(connection: Connection, name: str) -> JsonObject | None:
     """Return queue, schema, documentation and version of a registered task type, or None."""
     return decode_optional_object(await connection.fetchval("select holdfast.get_task_type($1)", name))
+
+
+async def require_task_type_name(connection: Connection, name: str, *, fix: str | None = None) -> None:
+    """Raise `NotFoundError` with the most similar name if a task was neither registered nor submitted."""
+    known = [row[0] for row in await connection.fetch("select * from holdfast.list_task_type_names()")]
+    if name not in known:
+        raise NotFoundError(f"Task {name!r} does not exist{format_name_suggestion(name, known)}", fix=fix)

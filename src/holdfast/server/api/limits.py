@@ -17,6 +17,7 @@ from holdfast.server.api.identity import transaction_as_caller
 from holdfast.server.api.json_responses import json_response
 from holdfast.server.api.operations import api_operation
 from holdfast.server.api.request_parsing import parse_body, parse_path_name
+from holdfast.server.api.services import get_services
 
 NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _LIMIT_ENDPOINT_OPTIONS: dict[str, Any] = {"tag": "limits", **OPERATOR_ENDPOINT_OPTIONS}
@@ -27,7 +28,7 @@ class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     `max_running` is the number of tasks that run at once. `rate` is the number of tasks that start per
     second, and `burst` the number that may start at once. With `per_key`, the limit applies to each limit
-    key.
+    key. `allow_new` accepts a queue or a task that does not exist yet.
     """
 
     queue: NonEmptyName | None = None
@@ -36,6 +37,7 @@ class PutLimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_running: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     rate: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     burst: Annotated[float, Meta(ge=1, le=1e6)] | None = None
+    allow_new: bool = False
 
 
 @api_operation(
@@ -46,14 +48,26 @@ async def list_limits(request: Request) -> Response:
         return json_response(await limits.list_limits(connection))
 
 
-@api_operation("Create or replace a limit", body=PutLimitRequest, status=204, **_LIMIT_ENDPOINT_OPTIONS)
+@api_operation(
+    "Create or replace a limit",
+    body=PutLimitRequest,
+    status=204,
+    other_responses={404: "The queue or the task does not exist"},
+    **_LIMIT_ENDPOINT_OPTIONS,
+)
 async def put_limit(request: Request) -> Response:
     name, body = parse_path_name(request), await parse_body(request, PutLimitRequest)
     if body.max_running is None and body.rate is None:
         raise InvalidError("The limit has no value.", fix="Set max_running or rate.", field="max_running")
     fields = msgspec.structs.asdict(body)
+    allow_new = fields.pop("allow_new")
+    limit = limits.LimitRule(name=name, **fields)
     async with audited_transaction(request, "limit.put", name, **fields) as connection:
-        await limits.put_limit(connection, limits.LimitRule(name=name, **fields))
+        # Each shard gets this request by itself, and one of them may not have the queue yet.
+        if not allow_new and get_services(request).shards is None:
+            fix = "Send allow_new: true for a queue or a task that does not exist yet."
+            await limits.require_names_of_limit(connection, limit, fix=fix)
+        await limits.put_limit(connection, limit)
     return Response(status_code=204)
 
 

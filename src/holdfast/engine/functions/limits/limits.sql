@@ -29,6 +29,17 @@ begin
       'Use delete_limit to delete the limit.');
   end if;
   select * into v_old from holdfast.limit_rules r where r.name = p_name;
+  -- Deployments declare limits before the first task, so a name that does not exist yet is accepted with a notice.
+  if p_queue is not null and p_queue is distinct from v_old.queue and not exists (
+      select from holdfast.list_queue_names() as n where n = p_queue) then
+    raise notice 'Queue "%" has no tasks and no worker.', p_queue
+      using hint = 'holdfast.list_queue_names() lists the queues.';
+  end if;
+  if p_type is not null and p_type is distinct from v_old.type and not exists (
+      select from holdfast.list_task_type_names() as n where n = p_type) then
+    raise notice 'Task "%" was neither registered nor submitted.', p_type
+      using hint = 'holdfast.list_task_type_names() lists the tasks.';
+  end if;
   v_applies_elsewhere := (v_old.name, v_old.queue, v_old.type, v_old.per_key)
     is distinct from (p_name, p_queue, p_type, coalesce(p_per_key, false));
   if v_applies_elsewhere then

@@ -64,6 +64,12 @@ begin
     order by t.name limit least(greatest(coalesce(p_limit, 1000), 1), 1000);
 end $$;
 
+-- Return the names of all task types that a worker has registered or somebody has submitted.
+create or replace function holdfast.list_task_type_names() returns setof text
+language sql stable security definer set search_path = '' as $$
+  select t.name from holdfast.task_types t union select p.type from holdfast.task_policies p order by 1 limit 10000
+$$;
+
 -- Return one task type, or null.
 create or replace function holdfast.get_task_type(p_name text) returns jsonb
 language plpgsql stable security definer set search_path = '' as $$
@@ -111,7 +117,7 @@ begin
   end if;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'register_task_types', 'list_task_types', 'get_task_type',
+call holdfast.grant_execute('holdfast_worker', 'register_task_types', 'list_task_types', 'list_task_type_names', 'get_task_type',
   'delete_unseen_task_types', 'validate_task_args');
-call holdfast.grant_execute('service_role', 'register_task_types', 'list_task_types', 'get_task_type',
+call holdfast.grant_execute('service_role', 'register_task_types', 'list_task_types', 'list_task_type_names', 'get_task_type',
   'delete_unseen_task_types', 'validate_task_args');

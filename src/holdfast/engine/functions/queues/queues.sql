@@ -110,11 +110,16 @@ language sql stable security definer set search_path = '' as $$
   union select n from holdfast.workers w, unnest(w.queues) as n where n is not null order by 1 limit 10000
 $$;
 
--- Stop claims from a queue until it is resumed. Tasks that run go on.
+-- Stop claims from a queue until it is resumed. Tasks that run go on. A queue that does not exist yet is accepted with a
+-- notice, so that a deployment can pause it before its first task.
 create or replace function holdfast.pause_queue(p_queue text, p_reason text default null, p_by text default null)
   returns void
 language plpgsql security definer set search_path = '' as $$
 begin
+  if not exists (select from holdfast.list_queue_names() as n where n = p_queue) then
+    raise notice 'Queue "%" has no tasks and no worker.', left(p_queue, 200)
+      using hint = 'holdfast.list_queue_names() lists the queues.';
+  end if;
   insert into holdfast.queues (name, paused_at, paused_by, paused_reason)
   values (holdfast.check_name(p_queue, 'queue'), holdfast.now(), coalesce(left(p_by, 200), session_user),
     left(p_reason, 1000))

@@ -60,6 +60,9 @@ async def set_limit(action: ActionRequest) -> ActionResult:
     )
     rows = await limits.list_limits(action.connection)
     before = next((row for row in rows if row["name"] == limit.name), None)
+    if action.get_text("allow_new") != "yes":
+        fix = "Choose “Accept names that do not exist yet” to declare a limit before its first task."
+        await limits.require_names_of_limit(action.connection, limit, fix=fix)
     await limits.put_limit(action.connection, limit)
     await action.record_audit(
         "limit.set",
@@ -77,6 +80,7 @@ async def set_limit(action: ActionRequest) -> ActionResult:
 def _build_undo(limit: Mapping[str, Any]) -> UndoAction:
     """Return the form that stores a limit again as it was."""
     fields = {field: str(limit[field]) for field in _LIMIT_FIELDS if limit.get(field) is not None}
+    fields["allow_new"] = "yes"  # as it was, whatever exists by now
     return UndoAction("/limits/set", fields | ({"per_key": "yes"} if limit["per_key"] else {}))
 
 
