@@ -1,4 +1,0 @@
--- holdfast: concurrently
--- The history of changes of one object is read by its target. Development builds created the index with 0004.
-create index concurrently if not exists audit_log_target on holdfast.audit_log (target, id desc)
-  where target is not null
