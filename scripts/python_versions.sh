@@ -2,7 +2,8 @@
 # Run the unit and engine tests on newer Pythons: scripts/python_versions.sh [3.13] [3.14] [-- pytest arguments]
 #
 # Each Python comes from the Debian release that ships it, in a debootstrap folder below the user's cache. Needs root
-# (chroot, mounts) and apt-get. The checkout is copied, so tests see committed files only.
+# (chroot, mounts) and apt-get. The checkout is copied, so tests see committed files only. A compiler is installed for
+# packages that have no wheel for the newest Python, such as pocketsphinx.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declare -A suites=([3.13]=trixie [3.14]=forky)
@@ -23,7 +24,7 @@ make_root() { # suite, folder
   # Releases newer than this debootstrap are bootstrapped like sid.
   [ -e "/usr/share/debootstrap/scripts/$1" ] || ln -s sid "/usr/share/debootstrap/scripts/$1"
   echo "python_versions: installing Debian $1 into the cache" >&2
-  debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,git "$1" "$2" >"$2.log" 2>&1 ||
+  debootstrap --variant=minbase --include=python3,python3-venv,python3-dev,gcc,g++,ca-certificates,git "$1" "$2" >"$2.log" 2>&1 ||
     { tail -5 "$2.log" >&2; exit 1; }
 }
 
