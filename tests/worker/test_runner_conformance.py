@@ -93,7 +93,8 @@ class Jobs:
             self.ids[rule] = handle.id
 
     def collect_outcome(self, _: str, fields: dict[str, Any]) -> None:
-        self.outcomes.setdefault(fields["task"], fields["outcome"])
+        if fields["outcome"] != "release":  # it waited too long for a slot, and runs later
+            self.outcomes.setdefault(fields["task"], fields["outcome"])
 
     async def fetch_task(self, rule: str) -> Any:
         return await self.conn.fetchrow(
