@@ -16,7 +16,9 @@ import pytest
 from holdfast.definitions.tasks import task
 from holdfast.engine import leases
 from holdfast.engine.leases import HeartbeatResponse, LeasedTask, Outcome
+from holdfast.errors import DatabaseUnavailableError
 from holdfast.settings import Secret, Settings
+from holdfast.testing import wait_until
 from holdfast.worker import heartbeat_process
 from holdfast.worker import heartbeat_protocol as protocol
 from holdfast.worker.attempts import STOP_REASON_UNRENEWED, Attempt, RunningAttempts
@@ -25,6 +27,7 @@ from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.heartbeat_process import HeartbeatProcess
 from holdfast.worker.heartbeat_protocol import LeaseRenewals
+from holdfast.worker.lease_record import LeaseRecord
 from holdfast.worker.lease_return import build_return_outcomes
 from holdfast.worker.messages.visibility import VisibilityRenewalClient
 
@@ -106,6 +109,8 @@ class FakeDatabase:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: asyncio.Queue[tuple[list[Any], asyncio.Future[HeartbeatResponse]]] = asyncio.Queue()
+        self.connections = self.opened = 0
+        self.refuses_connections = False
         monkeypatch.setattr(leases, "heartbeat_tasks", self.heartbeat_tasks)
         monkeypatch.setattr(heartbeat_process, "open_connection", self.open_connection)
 
@@ -118,10 +123,13 @@ class FakeDatabase:
         return self
 
     async def __aenter__(self) -> None:
-        pass
+        if self.refuses_connections:
+            raise DatabaseUnavailableError("too many clients")
+        self.connections += 1
+        self.opened += 1
 
     async def __aexit__(self, *_: object) -> None:
-        pass
+        self.connections -= 1
 
 
 class ProcessUnderTest:
@@ -217,6 +225,74 @@ async def test_two_leases_of_one_task_are_renewed_apart(
     renewals = msgspec.msgpack.decode(body, type=LeaseRenewals)
     assert renewals.renewed == protocol.encode_lease_key(new)
     assert renewals.lost == protocol.encode_lease_key(old)
+
+
+@pytest.fixture
+async def idle(
+    under_test: ProcessUnderTest, database: FakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> ProcessUnderTest:
+    """A heartbeat process that was connected and has closed its connection."""
+    monkeypatch.setattr(heartbeat_process, "MAX_IDLE_CONNECTION_S", 0.05)
+    await under_test.receive(protocol.READY_FRAME_TYPE)
+    await wait_until(lambda: database.connections == 0)
+    return under_test
+
+
+async def test_idle_process_has_no_connection_and_reconnects_before_a_renewal_is_due(
+    idle: ProcessUnderTest, database: FakeDatabase
+) -> None:
+    lease = build_lease(uuid4(), 1)
+    received_at = time.monotonic()
+    idle.send(protocol.encode_leases([(lease, protocol.PLACE_WORKER)], received_at))
+    await wait_until(lambda: database.connections == 1)
+    record: LeaseRecord = next(iter(idle.process._leases.values()))
+    assert received_at < record.connect_due_at < record.renewal_due_at
+    held, response = await database.requests.get()
+    assert held == [lease.lease]
+    response.set_result(HeartbeatResponse())
+    # Held for longer than the connection may be idle: it stays.
+    await database.requests.get()
+    assert (database.connections, database.opened) == (1, 2)
+
+
+async def test_process_without_a_connection_tries_until_the_server_accepts_it(
+    idle: ProcessUnderTest, database: FakeDatabase
+) -> None:
+    database.refuses_connections = True
+    lease = build_lease(uuid4(), 1)
+    idle.send(protocol.encode_leases([(lease, protocol.PLACE_WORKER)], time.monotonic() - 1.0))
+    await asyncio.sleep(heartbeat_process.HEARTBEAT_RETRY_INTERVAL_S)
+    database.refuses_connections = False
+    held, _ = await database.requests.get()
+    assert held == [lease.lease]
+
+
+async def test_lease_that_ends_at_once_opens_no_connection(
+    idle: ProcessUnderTest, database: FakeDatabase
+) -> None:
+    lease = build_lease(uuid4(), 1)
+    held = protocol.encode_leases([(lease, protocol.PLACE_WORKER)], time.monotonic())
+    idle.send(held, encode_frame(protocol.DROP_LEASES_FRAME_TYPE, protocol.encode_lease_keys([lease])))
+    for _ in range(3):
+        idle.send(encode_frame(protocol.PING_FRAME_TYPE))
+        await idle.receive(protocol.PONG_FRAME_TYPE)
+    assert idle.process._connect_at == float("inf")
+    assert database.opened == 1
+
+
+async def test_status_of_an_idle_worker_is_stored(
+    idle: ProcessUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def heartbeat_worker(_: object, __: str, status: dict[str, Any]) -> str:
+        statuses.put_nowait(status)
+        return "drain"
+
+    monkeypatch.setattr(leases, "heartbeat_worker", heartbeat_worker)
+    idle.send(encode_frame(protocol.WORKER_STATUS_FRAME_TYPE, b'{"slots": 1}'))
+    assert await statuses.get() == {"slots": 1}
+    assert await idle.receive(protocol.COMMAND_FRAME_TYPE) == b"drain"
 
 
 # After the end of the worker

@@ -22,7 +22,8 @@ PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[Any]"
 Record: TypeAlias = "asyncpg.Record"
 
 MIN_POSTGRES_MAJOR = 14  # the oldest supported major version
-POOL_IDLE_TIMEOUT_S = 300.0
+# Longer than the pause between polls of an idle worker, which so keeps one connection and no more.
+POOL_IDLE_TIMEOUT_S = 90.0
 RESERVED_RETURN_INTERVAL_S = 10.0
 STATEMENT_CACHE_SIZE = 100
 POOL_CLOSE_TIMEOUT_S = 2

@@ -237,6 +237,7 @@ class Heartbeat:
         tasks = [asyncio.create_task(loop) for loop in loops]
         await self._watch_leases()
         self._progress.wake_if_needed(ending=True)
+        self._gone.set()
         # The other loops end by themselves; one that hangs in a call is cancelled.
         _, hanging = await asyncio.wait(tasks, timeout=HEARTBEAT_SHUTDOWN_TIMEOUT_S)
         for task in hanging:
@@ -328,10 +329,7 @@ class Heartbeat:
         self._receive = receive
         loop.add_reader(process_socket, receive)
         try:
-            while not (gone.is_set() or self._ended.is_set()):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):
-                        await gone.wait()
+            await gone.wait()
         finally:
             self._receive = lambda: None
             loop.remove_reader(process_socket)

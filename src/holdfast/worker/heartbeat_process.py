@@ -35,7 +35,7 @@ from holdfast.worker.framing import FrameDecoder, encode_frame
 from holdfast.worker.heartbeat_protocol import HeartbeatStartMessage, LeaseRenewals, SharedLoopTimestamp
 from holdfast.worker.lease_record import RENEW_AFTER_LEASE_SHARE, LeaseRecord
 from holdfast.worker.lease_return import build_return_outcomes, return_leases_and_messages
-from holdfast.worker.messages.renewal import MessageRenewer
+from holdfast.worker.messages.renewal import MAX_IDLE_CONNECTION_S, MessageRenewer
 from holdfast.worker.process_groups import end_process_groups, kill_process_group
 from holdfast.worker.renewal_table import RenewalTable
 from holdfast.worker.worker_monitor import WorkerMonitor
@@ -58,6 +58,7 @@ class HeartbeatProcess:
         self._leases: dict[bytes, LeaseRecord] = {}  # by lease key
         self._children: set[int] = set()  # pids, each the leader of a process group
         self._next_renewal_at = float("inf")
+        self._connect_at = 0.0  # when a connection is needed, while there is none
         self._renew_all_at = float("inf")
         self._blocking_task: bytes | None = None
         self._worker_status: bytes | None = None
@@ -183,6 +184,8 @@ class HeartbeatProcess:
         if next_renewal_at < self._next_renewal_at:
             self._next_renewal_at = next_renewal_at
             self._wakeup.set()
+        if self._connect_at == float("inf"):
+            self._wakeup.set()
 
     def _on_drop_leases(self, body: bytes) -> None:
         for key in protocol.split_lease_keys(body):
@@ -270,27 +273,43 @@ class HeartbeatProcess:
 
     async def _renew_leases_forever(self) -> None:
         start = await self._started
+        was_connected = False  # the worker waits for the first connection before it claims tasks
         while True:
+            if was_connected:
+                await self._wait_until_connection_is_needed()
             try:
                 async with open_connection(Secret(start.url), self._settings) as connection:
+                    was_connected = True
                     self._enqueue_frame(protocol.READY_FRAME_TYPE)
-                    await self._renew_while_connected(connection, start)
+                    await self._renew_until_idle(connection, start)
+                    continue
             except DatabaseUnavailableError:
                 pass  # the worker notices and reports it
-            except HoldfastError as error:
-                self._enqueue_frame(protocol.DATABASE_PROBLEM_FRAME_TYPE, str(error).encode())
             except Exception as error:  # renewing must go on after any error
-                self._enqueue_frame(
-                    protocol.DATABASE_PROBLEM_FRAME_TYPE, f"{type(error).__name__}: {error}".encode()
-                )
+                text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+                self._enqueue_frame(protocol.DATABASE_PROBLEM_FRAME_TYPE, text.encode())
             await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
+
+    async def _wait_until_connection_is_needed(self) -> None:
+        """Wait while no lease may have to be renewed: an idle worker needs no connection."""
+        while True:
+            connect_times = (record.connect_due_at for record in self._leases.values())
+            self._connect_at = min(min(connect_times, default=float("inf")), self._renew_all_at)
+            if self._worker_status is not None or time.monotonic() >= self._connect_at:
+                self._connect_at = 0.0
+                return
+            await self._wait_for_wakeup(self._connect_at - time.monotonic())
 
     async def _renew_messages_forever(self) -> None:
         start = await self._started
         await self._messages.renew_forever(Secret(start.url), self._settings)
 
-    async def _renew_while_connected(self, connection: Connection, start: HeartbeatStartMessage) -> None:
-        while True:
+    async def _renew_until_idle(self, connection: Connection, start: HeartbeatStartMessage) -> None:
+        """Renew leases until the worker has held none for a while."""
+        used_at = time.monotonic()
+        while self._leases or self._worker_status or time.monotonic() < used_at + MAX_IDLE_CONNECTION_S:
+            if self._leases or self._worker_status:
+                used_at = time.monotonic()
             if self._worker_status is not None:
                 status, self._worker_status = self._worker_status, None
                 command = await leases.heartbeat_worker(connection, start.worker, msgspec.json.decode(status))
@@ -301,16 +320,16 @@ class HeartbeatProcess:
                     await asyncio.sleep(HEARTBEAT_RETRY_INTERVAL_S)
                     continue
                 await self._renew_due_leases(connection, start)
-            await self._wait_until_due()
+            if self._worker_status is None:
+                idle_at = used_at + MAX_IDLE_CONNECTION_S
+                await self._wait_for_wakeup(min(self._next_renewal_at, idle_at) - time.monotonic())
 
-    async def _wait_until_due(self) -> None:
-        """Wait until a lease renewal is due or the worker sends a frame."""
-        if self._worker_status is None and time.monotonic() < self._next_renewal_at:
-            self._wakeup.clear()
-            pause_s = max(min(self._next_renewal_at - time.monotonic(), 60.0), 0.0)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wakeup.wait()
+    async def _wait_for_wakeup(self, timeout_s: float) -> None:
+        """Wait until the worker sends a frame, at most `timeout_s`."""
+        self._wakeup.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wakeup.wait()
 
     async def _renew_due_leases(self, connection: Connection, start: HeartbeatStartMessage) -> None:
         """Renew the leases whose renewal is due or will be due soon."""

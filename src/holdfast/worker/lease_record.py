@@ -8,6 +8,7 @@ from holdfast.engine.leases import Lease
 from holdfast.worker import heartbeat_protocol as protocol
 
 RENEW_AFTER_LEASE_SHARE: Final = 0.25
+MAX_CONNECT_DELAY_S: Final = 1.0  # most tasks end earlier and need no renewal
 
 
 class LeaseRecord(NamedTuple):
@@ -41,3 +42,8 @@ class LeaseRecord(NamedTuple):
     @property
     def renewal_due_at(self) -> float:
         return self.renewed_at + self.lease_duration_s * RENEW_AFTER_LEASE_SHARE
+
+    @property
+    def connect_due_at(self) -> float:
+        """When to open the connection for the renewal: long before the renewal is due."""
+        return min(self.received_at + MAX_CONNECT_DELAY_S, (self.received_at + self.renewal_due_at) / 2)
