@@ -107,10 +107,17 @@ class SystemBenchmark:
 
     @asynccontextmanager
     async def run(self, *arguments: str) -> AsyncIterator[int]:
-        """Run a command of Holdfast, and yield its process id."""
+        """Run a command of Holdfast, and yield its process id.
+
+        It has a session of its own, as a service has: the kernel divides the processors among sessions.
+        """
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "holdfast", *arguments), env=self.environment, stdout=log, stderr=log
+                *(sys.executable, "-m", "holdfast", *arguments),
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             yield process.pid

@@ -40,10 +40,24 @@ EXIT_NOT_STARTED = 79
 # The descriptors on which Chromium expects its debugging pipe.
 CHROMIUM_INPUT_FD, CHROMIUM_OUTPUT_FD = 3, 4
 MIN_FREE_FD = 10
+# The worker, its heartbeat and an API on the same machine come first: with this, about three times as often.
+NICENESS = 5
 
 
 def set_process_option(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def lower_priority() -> None:
+    """Let other processes of the machine come first.
+
+    Where the kernel gives each session the same share (autogroup), niceness counts inside the session only,
+    and the session has a niceness of its own.
+    """
+    os.nice(NICENESS)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:  # noqa: PTH123
+            file.write(str(NICENESS))
 
 
 def find_descendants(root: int) -> list[int]:
@@ -185,6 +199,7 @@ def main() -> int:
     try:
         if os.getppid() != int(options["worker_pid"]):
             return 0
+        lower_priority()
         pid = start_chromium(command, pipe, user)
         for fd in pipe:
             os.close(fd)

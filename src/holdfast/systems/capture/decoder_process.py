@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from holdfast.systems.capture import decoder_operations
+from holdfast.systems.capture.chromium_launcher import lower_priority
 from holdfast.systems.capture.decoder_operations import DecodeRefusedError
 from holdfast.systems.capture.libraries import load_library
 
@@ -111,6 +112,7 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     load_libraries(kind)
+    lower_priority()
     drop_rights(int(max_memory), (int(user[0]), int(user[1])) if user else None)
     target.write(b"ready\0\0\0")
     target.flush()

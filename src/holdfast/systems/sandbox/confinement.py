@@ -39,8 +39,6 @@ LIMITS = (
     (resource.RLIMIT_FSIZE, "max_file_bytes"),
     (resource.RLIMIT_CPU, "max_cpu_s"),
 )
-# The worker with its heartbeat, and the API beside it, come first on a busy machine.
-NICENESS = 10
 
 
 def call_landlock(number: int, *arguments: object) -> int:
@@ -120,7 +118,6 @@ def confine_process(options: dict[str, str], *, is_python: bool) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for limit, name in LIMITS:
         resource.setrlimit(limit, (int(options[name]), int(options[name])))
-    os.nice(NICENESS)
     if "uid" in options:
         # Without Landlock this right would open every file of the machine.
         drop_user((int(options["uid"]), int(options["gid"])), keep_reading=is_python and ruleset is not None)
