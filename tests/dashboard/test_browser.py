@@ -117,6 +117,7 @@ def get_widths(page: Page) -> tuple[int, int]:
     return size[0], size[1]
 
 
+@pytest.mark.timeout(600)
 def test_every_page_is_accessible_in_both_themes_and_sizes(
     dashboard: DashboardServer, open_tab: Callable[..., MonitoredTab]
 ) -> None:
