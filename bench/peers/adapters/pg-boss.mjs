@@ -17,7 +17,7 @@ if (what === "install") {
   const waits = [];
   let handled = 0;
   for (let n = 0; n < 4; n += 1) {
-    await boss.work("bench", { batchSize: atOnce / 4 || 1000, pollingIntervalSeconds: 0.5 }, async (jobs) => {
+    await boss.work("bench", { batchSize: Math.floor(atOnce / 4) || 1000, pollingIntervalSeconds: 0.5 }, async (jobs) => {
       for (const job of jobs) {
         handled += 1;
         if (handled === 1 || handled === atOnce) say({ reached: handled, at: Date.now() / 1000 });

@@ -43,7 +43,7 @@ class PgQueuerAdapter(PeerAdapter):
 
         await pgq.run(
             dequeue_timeout=timedelta(seconds=30),
-            batch_size=100,
+            batch_size=min(100, MAX_JOBS_AT_ONCE // 2) or 100,  # at most half of what may run
             max_concurrent_tasks=MAX_JOBS_AT_ONCE or None,
         )
 

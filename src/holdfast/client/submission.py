@@ -14,7 +14,7 @@ from holdfast.client.shard_routing import get_routing_key
 from holdfast.client.submit_options import SubmitOptions, build_submit_options
 from holdfast.definitions.graphs import Graph
 from holdfast.definitions.job_types import JobType, get_job_type, index_job_types
-from holdfast.definitions.submit_requests import build_work_request
+from holdfast.definitions.submit_requests import build_uniform_request, build_work_request
 from holdfast.definitions.tasks import Call, build_not_a_call_error
 from holdfast.engine import caller_connection, jobs
 from holdfast.errors import InvalidError
@@ -91,6 +91,9 @@ class JobSubmission(JobOperations):
                     field=name,
                 )
         shared = build_submit_options(self._add_trace_label(calls[0], options) if calls else options)
+        uniform = build_uniform_request(calls, shared) if jobs.accepts_uniform_submit(shared) else None
+        if uniform is not None:
+            return await self._submit_uniform(calls[0], *uniform)
         requests = [build_work_request(call, shared) for call in calls]
         if self._connections.shards is not None:
             submitted = await self._submit_to_shards(requests)
@@ -98,6 +101,18 @@ class JobSubmission(JobOperations):
             async with self._connections.connection() as connection:
                 submitted = await jobs.submit_many(connection, requests)
         return [self._create_job_handle(call, each) for call, each in zip(calls, submitted, strict=True)]
+
+    async def _submit_uniform(
+        self, call: Call[R], options: dict[str, Any], args_of_calls: list[str]
+    ) -> list[JobHandle[R]]:
+        """Submit calls of one task with the same options, which have the same shard."""
+        connections = self._connections
+        if connections.shards is not None:
+            connections = await connections.for_submit(options)
+        async with connections.connection() as connection:
+            ids = await jobs.submit_uniform(connection, options, args_of_calls)
+        result_type = _get_result_type(call)
+        return [JobHandle(self, job_id, result_type, created=True) for job_id in ids]
 
     async def _submit_to_shards(self, requests: list[dict[str, Any]]) -> list[jobs.SubmitResult]:
         """Submit each request to its shard, with one transaction for each shard.

@@ -41,9 +41,9 @@ def _decode_pydantic_model(kind: type, value: Any) -> Any:
 def encode_payload(value: object, *, what: str, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Encode a value as JSON. Raise InvalidError if it is too large or cannot be stored. `what` names it."""
     try:
-        plain = msgspec.to_builtins(value, enc_hook=_encode_pydantic_model)
-        _refuse_lossy_values(plain, what)
-        text = msgspec.json.encode(plain)
+        text = msgspec.json.encode(value, enc_hook=_encode_pydantic_model)
+        if b"null" in text or b"\\u0000" in text:  # NaN becomes null; most values have neither
+            _refuse_lossy_values(msgspec.to_builtins(value, enc_hook=_encode_pydantic_model), what)
     except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
         raise _build_unstorable_error(value, what, error) from error
     if len(text) > limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,8 +28,7 @@ def build_work_request(work: Call[Any] | Graph, shared: Mapping[str, Any] | None
     """
     if isinstance(work, Call):
         work.mark_used()
-        request = build_call_request(work)
-        _refuse_result_references(work, request["args"])
+        request = _build_task_request(work.adjusted_task, msgspec.Raw(_encode_outer_args(work)))
         return request | merge_request_options(shared or {}, work.request_options)
     if not work.nodes:
         raise InvalidError(f"The graph {work.type!r} has no tasks.", fix="Add a call to it.", field="tasks")
@@ -40,16 +39,35 @@ def build_work_request(work: Call[Any] | Graph, shared: Mapping[str, Any] | None
     return {"type": work.type, **params, "tasks": tasks, **(shared or {})}
 
 
-def _refuse_result_references(call: Call[Any], encoded_args: msgspec.Raw) -> None:
-    """Refuse the result of a graph's task in a call outside of the graph, which would never get it."""
-    if _REFERENCE_MARK not in bytes(encoded_args):
-        return
-    for name in find_result_references(dict(call.args)):
-        raise InvalidError(
-            f"The arguments of {call.task.name} have the result of {name!r}, which is a task of a graph.",
-            fix=f"Add the call to the same graph: graph.add({call.task.name}(...)).",
-            field="args",
-        )
+def build_uniform_request(
+    calls: Sequence[Call[Any]], shared: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]] | None:
+    """Build one submit request for all calls, and the arguments of each call as JSON.
+
+    Return None if the calls are of several tasks or have options of their own.
+    """
+    if not calls:
+        return None
+    task = calls[0].adjusted_task
+    if any(call.adjusted_task is not task or call.request_options for call in calls):
+        return None
+    args_of_calls = [_encode_outer_args(call).decode() for call in calls]
+    for call in calls:
+        call.mark_used()
+    return {"type": task.name, "queue": task.queue, **build_task_policy(task), **shared}, args_of_calls
+
+
+def _encode_outer_args(call: Call[Any]) -> bytes:
+    """Encode the arguments of a call outside of a graph. Refuse the result of a graph's task in them."""
+    args = _encode_args(call)
+    if _REFERENCE_MARK in args:
+        for name in find_result_references(dict(call.args)):
+            raise InvalidError(
+                f"The arguments of {call.task.name} have the result of {name!r}, which is a task of a graph.",
+                fix=f"Add the call to the same graph: graph.add({call.task.name}(...)).",
+                field="args",
+            )
+    return args
 
 
 def _build_node_request(node: Node[Any]) -> dict[str, Any]:
@@ -61,9 +79,15 @@ def _build_node_request(node: Node[Any]) -> dict[str, Any]:
 
 def build_call_request(call: Call[Any]) -> dict[str, Any]:
     """Build the submit request of one task: its type, queue, arguments and policy."""
-    task = call.adjusted_task
-    args = encode_payload(dict(call.args), what=f"args of {task.name}")
-    return {"type": task.name, "queue": task.queue, "args": msgspec.Raw(args), **build_task_policy(task)}
+    return _build_task_request(call.adjusted_task, msgspec.Raw(_encode_args(call)))
+
+
+def _build_task_request(task: Task[..., Any], args: msgspec.Raw) -> dict[str, Any]:
+    return {"type": task.name, "queue": task.queue, "args": args, **build_task_policy(task)}
+
+
+def _encode_args(call: Call[Any]) -> bytes:
+    return encode_payload(dict(call.args), what=f"args of {call.task.name}")
 
 
 def build_task_policy(task: Task[..., Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from holdfast.definitions.annotations import (
     is_imported_for_type_checking,
     resolve_annotations,
 )
+from holdfast.definitions.arguments import ArgumentBinder
 from holdfast.definitions.call_options import CallOptions, split_call_options
 from holdfast.definitions.context import Ctx
 from holdfast.definitions.request_options import MAX_PRIORITY, MIN_PRIORITY
@@ -169,6 +170,7 @@ class Task(Generic[P, R_co]):
     max_crashes: int = 3  # the task fails when its process has died this often while only it ran there
     signature: inspect.Signature = field(init=False, repr=False)
     takes_context: bool = field(init=False, repr=False)
+    _binder: ArgumentBinder = field(init=False, repr=False)
     _local_names: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -176,6 +178,7 @@ class Task(Generic[P, R_co]):
         signature, takes_context = _split_signature(self.function)
         object.__setattr__(self, "signature", signature)
         object.__setattr__(self, "takes_context", takes_context)
+        object.__setattr__(self, "_binder", ArgumentBinder(signature))
         object.__setattr__(self, "_local_names", {})
         self._resolve_hints_early()
 
@@ -206,10 +209,9 @@ class Task(Generic[P, R_co]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         try:
-            bound = self.signature.bind(*args, **kwargs)
+            return Call(self, self._binder.bind(args, kwargs))
         except TypeError as error:
             raise InvalidError(f"Wrong arguments for task {self.name!r}: {error}.", field="args") from None
-        return Call(self, bound.arguments)
 
     if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 

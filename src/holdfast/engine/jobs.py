@@ -59,14 +59,22 @@ async def submit_many(
 ) -> list[SubmitResult]:
     """Submit many jobs in one call: all or none. The results have the order of the jobs."""
     if not isinstance(jobs, bytes) and _differ_only_in_args(jobs):
-        return await _submit_uniform(connection, jobs)
+        options = {name: value for name, value in jobs[0].items() if name != "args"}
+        args_of_jobs = [msgspec.json.encode(job["args"]).decode() if "args" in job else None for job in jobs]
+        ids = await submit_uniform(connection, options, args_of_jobs)
+        return [SubmitResult(id=job_id, status="queued", created=True) for job_id in ids]
     rows = await connection.fetch("select holdfast.submit_many($1) as job", _encode_json_text(jobs))
     return [_submit_decoder.decode(row["job"]) for row in rows]
 
 
+def accepts_uniform_submit(options: Mapping[str, Json]) -> bool:
+    """Return whether jobs with these options can be submitted by `submit_uniform`."""
+    return _OPTIONS_OF_ONE_JOB.isdisjoint(options)
+
+
 def _differ_only_in_args(jobs: Sequence[Mapping[str, Json]]) -> bool:
     """Return whether all jobs are plain tasks with the same options."""
-    if not jobs or not _OPTIONS_OF_ONE_JOB.isdisjoint(jobs[0]):
+    if not jobs or not accepts_uniform_submit(jobs[0]):
         return False
     # Compare the JSON, because 1 and True are equal in Python.
     encode, without_args = msgspec.json.encode, {"args": None}
@@ -74,15 +82,14 @@ def _differ_only_in_args(jobs: Sequence[Mapping[str, Json]]) -> bool:
     return all(encode({**job, **without_args}) == first for job in jobs)
 
 
-async def _submit_uniform(connection: Connection, jobs: Sequence[Mapping[str, Json]]) -> list[SubmitResult]:
-    """Submit jobs that differ only in their arguments, which are sent as an array."""
-    options = {name: value for name, value in jobs[0].items() if name != "args"}
-    ids: list[UUID] = await connection.fetchval(
-        "select holdfast.submit_uniform($1, $2)",
-        _encode_json_text(options),
-        [msgspec.json.encode(job["args"]).decode() if "args" in job else None for job in jobs],
+async def submit_uniform(
+    connection: Connection, options: Mapping[str, Json], args_of_jobs: Sequence[str | None]
+) -> list[UUID]:
+    """Submit jobs that differ only in their arguments, which are JSON. Return the ids in the same order."""
+    call = "select holdfast.submit_uniform($1, $2)"
+    return cast(
+        "list[UUID]", await connection.fetchval(call, _encode_json_text(options), list(args_of_jobs))
     )
-    return [SubmitResult(id=job_id, status="queued", created=True) for job_id in ids]
 
 
 async def get_job(connection: Connection, job_id: UUID) -> dict[str, Json] | None:
