@@ -21,7 +21,7 @@ class ArgumentBinder:
         self._required_names = frozenset(p.name for p in parameters if p.default is p.empty)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name, in the order of the parameters. Raise TypeError if they do not fit."""
+        """Return the arguments by name, in the order of the parameters. TypeError says what does not fit."""
         bound: dict[str, Any] = dict(zip(self._positional_names, args, strict=False))
         if kwargs:
             unordered: dict[str, Any] = {**bound, **kwargs}

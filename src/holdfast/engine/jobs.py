@@ -87,9 +87,7 @@ async def submit_uniform(
 ) -> list[UUID]:
     """Submit jobs that differ only in their arguments, which are JSON. Return the ids in the same order."""
     call = "select holdfast.submit_uniform($1, $2)"
-    return cast(
-        "list[UUID]", await connection.fetchval(call, _encode_json_text(options), list(args_of_jobs))
-    )
+    return cast("list[UUID]", await connection.fetchval(call, _encode_json_text(options), list(args_of_jobs)))
 
 
 async def get_job(connection: Connection, job_id: UUID) -> dict[str, Json] | None:
