@@ -234,6 +234,23 @@ async def test_limit_over_all_keys_is_refused(api: httpx.AsyncClient) -> None:
     assert (await api.delete("/api/limits/each")).status_code == 404
 
 
+async def test_names_of_a_limit_are_checked_over_all_shards(api: httpx.AsyncClient) -> None:
+    await submit(api, owner=find_owner(2), queue="second-only")
+    rule = {"queue": "second-onyl", "max_running": 2, "per_key": True}
+    for query in ({}, {"shard": "1"}):
+        refused = await api.put("/api/limits/checked", json=rule, params=query)
+        assert refused.status_code == 404
+        assert "did you mean 'second-only'?" in refused.text
+    assert (await api.get("/api/limits")).json() == []
+    task_rule = {"type": f"{page.name}x", "max_running": 2, "per_key": True}
+    assert f"did you mean {page.name!r}?" in (await api.put("/api/limits/checked", json=task_rule)).text
+    known = {**rule, "queue": "second-only"}
+    assert (await api.put("/api/limits/checked", json=known)).status_code == 204
+    [row] = (await api.get("/api/limits")).json()
+    assert (row["queue"], row["max_running"]) == ("second-only", 2)
+    assert (await api.delete("/api/limits/checked")).status_code == 204
+
+
 async def test_schedules_and_message_queues_have_one_shard(api: httpx.AsyncClient) -> None:
     names = sorted(f"name{number}" for number in range(6))
     assert len({shard_routing.choose_shard(f"name:{name}", (1, 2)) for name in names}) == 2

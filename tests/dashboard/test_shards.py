@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import json
 import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -17,6 +19,7 @@ from starlette.applications import Starlette
 from holdfast import Client, shard_of, task
 from holdfast.engine import maintenance, queues
 from holdfast.server import create_app, create_dashboard
+from holdfast.server.dashboard.filters import format_duration
 from holdfast.server.dashboard.navigation import NAVIGATION_LINKS_BY_GROUP
 from holdfast.server.dashboard.registry import PAGE_ROUTES
 from holdfast.settings import Secret, Settings
@@ -226,12 +229,80 @@ async def test_bulk_cancel_reaches_all_shards(browser: httpx.AsyncClient, client
 async def test_change_without_a_shard_is_refused(browser: httpx.AsyncClient, client: Client) -> None:
     await client.shard(1).submit(echo("x").options(queue="q"))
     token = read_token(await browser.get("/dashboard/shards/1/queue", params={"name": "q"}))
-    form = {"name": "q", "reason": "test", "token": token}
-    refused = await browser.post("/dashboard/queue/pause", data=form)
+    form = {"name": "q", "max_running": "1", "token": token}
+    refused = await browser.post("/dashboard/limits/set", data=form)
     assert refused.status_code == 400
     assert "needs a shard" in refused.text
     for number in (1, 2):
-        assert not any(queue.get("paused_at") for queue in await list_queues(client, number, "q"))
+        assert "q" not in {limit.name for limit in await client.shard(number).limits.list()}
+
+
+async def test_queue_is_paused_and_resumed_on_all_shards(browser: httpx.AsyncClient, client: Client) -> None:
+    """Also on a shard where it has no tasks yet, because its next task may go there."""
+    await client.shard(1).submit(echo("x").options(queue="halted"))
+    page = await browser.get("/dashboard/queue", params={"name": "halted"})
+    assert "Queue halted on all shards" in page.text
+    form = {"name": "halted", "span": "1h", "reason": "night", "token": read_token(page)}
+    done = await browser.post("/dashboard/queue/pause", data=form)
+    assert get_path(done) == "/dashboard/queue"
+    assert "Queue halted: shard 1: paused, shard 2: paused." in done.text
+    for number in (1, 2):
+        [queue] = await list_queues(client, number, "halted")
+        assert queue["paused_reason"] == "night"
+        assert queue["paused_until"] is not None
+    assert re.search(r'class="flash".*?action="/dashboard/queue/resume".*?</form>', done.text, re.DOTALL)
+    await client.shard(1).resume_queue("halted")
+    listed = (await browser.get("/dashboard/queues")).text.partition('<section class="shard-section"')[0]
+    row = next(row for row in listed.split("<tr ") if "name=halted" in row)
+    assert "on shard 2" in row
+    assert "Resume on all shards" in row
+    resumed = await browser.post("/dashboard/queue/resume", data={"name": "halted", "token": form["token"]})
+    assert "Queue halted: shard 1: was not paused, shard 2: resumed." in resumed.text
+    for number in (1, 2):
+        assert not any(queue["paused_at"] for queue in await list_queues(client, number, "halted"))
+    unknown = await browser.post("/dashboard/queue/pause", data={**form, "name": "hatled"})
+    assert unknown.status_code == 404
+    assert "did you mean &#39;halted&#39;?" in unknown.text
+
+
+async def test_charts_add_up_all_shards(browser: httpx.AsyncClient, client: Client) -> None:
+    """Counts are sums. Quantiles are those of one database that has the samples of both shards."""
+    slow, fast = [0] * 24, [0] * 24
+    slow[13], fast[3] = 10, 30
+    for number, histogram in ((1, slow), (2, fast)):
+        async with client.shard(number).connection() as connection:
+            await connection.execute(
+                "insert into holdfast.metric_samples (span_s, at, queue, type, succeeded, failed, cancelled,"
+                " wait_histogram, run_histogram) values"
+                " (60, date_trunc('minute', holdfast.now() - interval '2 minutes'), 'charted', $1, $2, 0, 0,"
+                " $3, $3)",
+                f"type-{number}", sum(histogram), histogram,
+            )  # fmt: skip
+            both = await connection.fetchval(
+                "select holdfast.compute_histogram_quantile($1, 0.95)",
+                [a + b for a, b in zip(slow, fast, strict=True)],
+            )
+    overview_page = await browser.get("/dashboard/")
+    points = read_chart_points(overview_page, "Throughput")
+    assert ["succeeded 40", "failed 0", "cancelled 0"] in [point["values"] for point in points]
+    waits = [point["values"] for point in read_chart_points(overview_page, "Wait time")]
+    assert format_duration(both) in [values[1].removeprefix("p95 ") for values in waits]
+    by_queue = await browser.get("/dashboard/charts", params={"by": "queue", "name": "charted"})
+    assert get_path(by_queue) == "/dashboard/charts"
+    assert "succeeded 40" in [point["values"][0] for point in read_chart_points(by_queue, "Throughput")]
+    by_task = await browser.get("/dashboard/charts", params={"by": "task"})
+    assert all(f"type-{number}</a>" in by_task.text for number in (1, 2))
+    on_one = await browser.get("/dashboard/shards/2/charts", params={"by": "queue", "name": "charted"})
+    assert "succeeded 30" in [point["values"][0] for point in read_chart_points(on_one, "Throughput")]
+
+
+def read_chart_points(page: httpx.Response, title: str) -> list[dict[str, Any]]:
+    chart = re.search(rf'<svg[^>]*aria-label="{title}"[^>]*>', page.text)
+    assert chart is not None, page.text
+    points = re.search(r'data-points="([^"]*)"', chart[0])
+    assert points is not None
+    decoded: list[dict[str, Any]] = json.loads(html.unescape(points[1]))
+    return decoded
 
 
 async def list_queues(client: Client, number: int, name: str) -> list[dict[str, Any]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.json_rows import JsonObject, fetch_objects
-from holdfast.engine.queues import require_queue_name
-from holdfast.engine.task_types import require_task_type_name
+from holdfast.engine.queues import check_queue_name, list_queue_names
+from holdfast.engine.task_types import check_task_type_name, list_task_type_names
 
 
 class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,17 +32,33 @@ async def put_limit(connection: Connection, limit: LimitRule) -> None:
     )
 
 
-async def require_names_of_limit(connection: Connection, limit: LimitRule, *, fix: str) -> None:
-    """Raise `NotFoundError` with the most similar name if the queue or task of a limit does not exist.
+class LimitedNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that a limit may apply to: those of queues and task types, and of the limit as it is now."""
 
-    A limit that is changed keeps its queue and task, whether they exist or not.
-    """
-    known = await list_limits(connection)
-    before = next((row for row in known if row["name"] == limit.name), {"queue": None, "type": None})
-    if limit.queue not in (None, before["queue"]):
-        await require_queue_name(connection, limit.queue, fix=fix)
-    if limit.type not in (None, before["type"]):
-        await require_task_type_name(connection, limit.type, fix=fix)
+    queues: frozenset[str]
+    types: frozenset[str]
+
+
+async def list_limited_names(connection: Connection, limit: LimitRule) -> LimitedNames:
+    """Return the names that a limit may apply to. A limit that is changed keeps its queue and task."""
+    before = [row for row in await list_limits(connection) if row["name"] == limit.name]
+    return LimitedNames(
+        queues=frozenset([*await list_queue_names(connection), *(row["queue"] or "" for row in before)]),
+        types=frozenset([*await list_task_type_names(connection), *(row["type"] or "" for row in before)]),
+    )
+
+
+def check_names_of_limit(limit: LimitRule, known: Sequence[LimitedNames], *, fix: str) -> None:
+    """Raise `NotFoundError` with the most similar name if no database knows the queue or task of a limit."""
+    if limit.queue is not None:
+        check_queue_name(limit.queue, sorted({name for names in known for name in names.queues}), fix=fix)
+    if limit.type is not None:
+        check_task_type_name(limit.type, sorted({name for names in known for name in names.types}), fix=fix)
+
+
+async def require_names_of_limit(connection: Connection, limit: LimitRule, *, fix: str) -> None:
+    """Raise `NotFoundError` with the most similar name if the queue or task of a limit does not exist."""
+    check_names_of_limit(limit, [await list_limited_names(connection, limit)], fix=fix)
 
 
 async def delete_limit(connection: Connection, name: str) -> bool:

@@ -40,6 +40,14 @@ async def get_throughput_range(
     return decode_object(await connection.fetchval(call, start, end, queue, task_type))
 
 
+async def get_throughput_histograms(
+    connection: Connection, start: datetime, end: datetime
+) -> list[JsonObject]:
+    """Return the histograms of wait and run times in the steps of `get_throughput_range`, to add them up."""
+    call = "select jsonb_array_elements(holdfast.get_throughput_histograms($1, $2))"
+    return await fetch_objects(connection, call, start, end)
+
+
 async def get_throughput_by_name(
     connection: Connection,
     kind: SampledKind,

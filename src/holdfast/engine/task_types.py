@@ -34,8 +34,12 @@ async def get_task_type(connection: Connection, name: str) -> JsonObject | None:
     return decode_optional_object(await connection.fetchval("select holdfast.get_task_type($1)", name))
 
 
-async def require_task_type_name(connection: Connection, name: str, *, fix: str | None = None) -> None:
-    """Raise `NotFoundError` with the most similar name if a task was neither registered nor submitted."""
-    known = [row[0] for row in await connection.fetch("select * from holdfast.list_task_type_names()")]
+async def list_task_type_names(connection: Connection) -> list[str]:
+    """Return the names of all task types that were registered or submitted."""
+    return [row[0] for row in await connection.fetch("select * from holdfast.list_task_type_names()")]
+
+
+def check_task_type_name(name: str, known: Sequence[str], *, fix: str | None = None) -> None:
+    """Raise `NotFoundError` with the most similar name if a name is not one of the known task types."""
     if name not in known:
         raise NotFoundError(f"Task {name!r} does not exist{format_name_suggestion(name, known)}", fix=fix)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast.engine import limits
+from holdfast.engine.connection import Connection
 from holdfast.errors import InvalidError, NotFoundError
 from holdfast.server.api.audit import OPERATOR_ENDPOINT_OPTIONS, audited_transaction
 from holdfast.server.api.identity import transaction_as_caller
@@ -63,12 +64,22 @@ async def put_limit(request: Request) -> Response:
     allow_new = fields.pop("allow_new")
     limit = limits.LimitRule(name=name, **fields)
     async with audited_transaction(request, "limit.put", name, **fields) as connection:
-        # Each shard gets this request by itself, and one of them may not have the queue yet.
-        if not allow_new and get_services(request).shards is None:
+        if not allow_new:
             fix = "Send allow_new: true for a queue or a task that does not exist yet."
-            await limits.require_names_of_limit(connection, limit, fix=fix)
+            limits.check_names_of_limit(limit, await _list_known_names(request, connection, limit), fix=fix)
         await limits.put_limit(connection, limit)
     return Response(status_code=204)
+
+
+async def _list_known_names(
+    request: Request, connection: Connection, limit: limits.LimitRule
+) -> list[limits.LimitedNames]:
+    """Return the names of all shards: each of them gets this request, and one may not have the queue yet."""
+    shards = get_services(request).shards
+    if shards is None:
+        return [await limits.list_limited_names(connection, limit)]
+    answers, _ = await shards.router.ask_all(lambda each: limits.list_limited_names(each, limit))
+    return list(answers.values())
 
 
 @api_operation(

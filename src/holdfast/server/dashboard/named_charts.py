@@ -10,10 +10,13 @@ from typing import Any, Final
 from holdfast.engine import overview
 from holdfast.formatting import truncate_text
 from holdfast.server.dashboard.charts import CHART_WIDTH, WIDE_CHART_WIDTH_PX, Chart, ChartSeries
+from holdfast.server.dashboard.shard_charts import add_up_named_charts
+from holdfast.server.dashboard.shard_pages import read_all_shards
 from holdfast.server.dashboard.site import PageRequest
 from holdfast.server.dashboard.time_ranges import COMPARISON_OFFSET, TimeRange
 
 MAX_SHOWN_NAMES: Final = 8
+MAX_NAMES_PER_SHARD: Final = 50  # more than are shown: the most active of all may not be so on each shard
 OTHER_NAMES_LABEL: Final = "other"
 MAX_LEGEND_NAME_CHARACTERS: Final = 40
 OUTCOME_STYLES: Final = {"succeeded": "success", "failed": "danger", "cancelled": "muted"}
@@ -26,6 +29,7 @@ class NamedStats:
 
     data: Row
     day_before: Row | None
+    missing_shards: Sequence[int] = ()
 
     @property
     def names(self) -> list[str]:
@@ -43,20 +47,31 @@ class NamedStats:
 async def load_named_stats(
     request: PageRequest, time_range: TimeRange, kind: overview.SampledKind, name: str | None = None
 ) -> NamedStats:
-    """Return the statistics of a time range by name, or of one name."""
+    """Return the statistics of a time range by name, or of one name, added up over all shards."""
+    offsets = (timedelta(0), COMPARISON_OFFSET) if time_range.is_compared else (timedelta(0),)
 
-    async def load(offset: timedelta) -> Row:
-        return await overview.get_throughput_by_name(
-            request.connection,
-            kind,
-            time_range.start - offset,
-            time_range.end - offset,
-            name=name,
-            max_names=MAX_SHOWN_NAMES,
-        )
+    async def load(own: PageRequest, max_names: int = MAX_NAMES_PER_SHARD) -> list[Row]:
+        return [
+            await overview.get_throughput_by_name(
+                own.connection,
+                kind,
+                time_range.start - offset,
+                time_range.end - offset,
+                name=name,
+                max_names=max_names,
+            )
+            for offset in offsets
+        ]
 
-    data = await load(timedelta(0))
-    return NamedStats(data, await load(COMPARISON_OFFSET) if time_range.is_compared else None)
+    if not request.site.shard_sites:
+        return _build_named_stats(await load(request, MAX_SHOWN_NAMES))
+    answers, missing = await read_all_shards(request, load)
+    charts = [add_up_named_charts(each, MAX_SHOWN_NAMES) for each in zip(*answers.values(), strict=True)]
+    return _build_named_stats(charts, missing)
+
+
+def _build_named_stats(charts: Sequence[Row], missing_shards: Sequence[int] = ()) -> NamedStats:
+    return NamedStats(charts[0], charts[1] if len(charts) > 1 else None, missing_shards)
 
 
 def count_ended(row: Row) -> int:

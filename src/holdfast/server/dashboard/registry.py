@@ -7,14 +7,20 @@ route with every role.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from starlette.routing import compile_path
 
 from holdfast.server.dashboard.roles import ALL_PERMISSIONS
-from holdfast.server.dashboard.site import ActionFunction, DownloadFunction, PageFunction
+from holdfast.server.dashboard.site import (
+    ActionFunction,
+    DashboardPage,
+    DownloadFunction,
+    PageFunction,
+    PageRequest,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 AllShardsDisplay: TypeAlias = Literal["sections", "merged", "first", "one_shard"]
@@ -25,6 +31,8 @@ AllShardsDisplay: TypeAlias = Literal["sections", "merged", "first", "one_shard"
 - first: the page is about the user or the process, not about a shard
 - one_shard: nothing; the page is opened on one shard, such as a form
 """
+ShardHeaderFunction: TypeAlias = "Callable[[PageRequest, Mapping[int, DashboardPage]], DashboardPage]"
+"""Builds what stands above the sections of a page, from the pages of the shards that answered."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class DashboardRoute:
     function: Any
     reads_replica: bool = False  # shows lists or numbers that may be some seconds old
     all_shards: AllShardsDisplay = "sections"
+    build_shard_header: ShardHeaderFunction | None = None
 
     @property
     def path_pattern(self) -> re.Pattern[str]:
@@ -48,14 +57,27 @@ ACTION_ROUTES: dict[str, DashboardRoute] = {}
 
 
 def register_page(
-    path: str, permission: str, *, reads_replica: bool = False, all_shards: AllShardsDisplay = "sections"
+    path: str,
+    permission: str,
+    *,
+    reads_replica: bool = False,
+    all_shards: AllShardsDisplay = "sections",
+    build_shard_header: ShardHeaderFunction | None = None,
 ) -> Callable[[PageFunction], PageFunction]:
     """Register a function that builds the page for GET requests of `path`.
 
     `reads_replica` reads from the read replica if there is one: for lists, never for a form or one job.
-    `all_shards` is what the page shows if there are several shards and none is picked.
+    `all_shards` is what the page shows if there are several shards and none is picked. `build_shard_header`
+    builds what stands above its sections then.
     """
-    return _register_route(PAGE_ROUTES, path, permission, reads_replica=reads_replica, all_shards=all_shards)
+    return _register_route(
+        PAGE_ROUTES,
+        path,
+        permission,
+        reads_replica=reads_replica,
+        all_shards=all_shards,
+        build_shard_header=build_shard_header,
+    )
 
 
 def register_download(path: str, permission: str) -> Callable[[DownloadFunction], DownloadFunction]:
@@ -72,9 +94,7 @@ def _register_route(
     routes: dict[str, DashboardRoute],
     path: str,
     permission: str,
-    *,
-    reads_replica: bool = False,
-    all_shards: AllShardsDisplay = "sections",
+    **options: Any,
 ) -> Callable[[F], F]:
     if permission not in ALL_PERMISSIONS:
         raise ValueError(f"{path}: permission {permission!r} does not exist")
@@ -82,7 +102,7 @@ def _register_route(
         raise ValueError(f"{path} is registered twice")
 
     def register_function(function: F) -> F:
-        routes[path] = DashboardRoute(path, permission, function, reads_replica, all_shards)
+        routes[path] = DashboardRoute(path, permission, function, **options)
         return function
 
     return register_function

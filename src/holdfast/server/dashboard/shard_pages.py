@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from starlette.exceptions import HTTPException
 
 from holdfast.errors import DatabaseError, DatabaseUnavailableError, NotFoundError
-from holdfast.server.dashboard.registry import PAGE_ROUTES
+from holdfast.server.dashboard.registry import PAGE_ROUTES, ShardHeaderFunction
 from holdfast.server.dashboard.site import (
     PAGE_READ_TIMEOUT_S,
     ActionRequest,
@@ -39,7 +39,7 @@ class AllShardsSite(DashboardSite):
         route = PAGE_ROUTES.get(request.path)
         if route is None or route.all_shards != "sections":
             return await super().load_page(request, function)
-        return await _load_sections(request, function)
+        return await _load_sections(request, function, route.build_shard_header)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ async def _ask_all_shards(
     return results, [number for number in tasks if number not in results]
 
 
-async def _load_sections(request: PageRequest, function: PageFunction) -> DashboardPage:
+async def _load_sections(
+    request: PageRequest, function: PageFunction, build_header: ShardHeaderFunction | None
+) -> DashboardPage:
     """Build a page with the page of each shard. Shards that do not have what it shows are left out."""
 
     async def load_one(own: PageRequest) -> DashboardPage | Exception:
@@ -132,7 +134,9 @@ async def _load_sections(request: PageRequest, function: PageFunction) -> Dashbo
         raise next(error for error in answers.values() if isinstance(error, Exception))
     sections = [render_one(number, page) for number, page in pages.items()]
     sections += [ShardSection(number, None) for number in missing]
+    header = build_header(request, pages) if build_header and pages else None
     values: Mapping[str, Any] = {
+        "header": request.site.render_page(request, header, content_only=True) if header else "",
         "sections": sorted(sections, key=lambda section: section.number),
         "other_shards": [number for number in answers if number not in pages],
     }

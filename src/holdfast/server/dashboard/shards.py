@@ -27,7 +27,17 @@ _SHARD_PATH: Final = re.compile(r"/shards/(\d{1,3})(/.*)?")
 _ID: Final = re.compile(r"/([0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12})(?:/|$)")
 _LOGIN_PATHS: Final = frozenset({"/login", "/in", "/logout"})
 # Changes that are made on all shards, or that are about the user and not about a shard.
-_MERGED_CHANGES: Final = frozenset({"/bulk", "/jobs/columns", "/views/save", "/views/delete", "/settings"})
+_MERGED_CHANGES: Final = frozenset(
+    {
+        "/bulk",
+        "/jobs/columns",
+        "/queue/pause",
+        "/queue/resume",
+        "/settings",
+        "/views/delete",
+        "/views/save",
+    }
+)
 
 
 class ShardedDashboard:

@@ -221,6 +221,21 @@ begin
           group by 1) as d));
 end $$;
 
+-- Return the histograms of the wait and run times of a period, in the steps of get_throughput_range. A reader of several
+-- databases adds them up, because quantiles of two databases do not give those of both.
+create or replace function holdfast.get_throughput_histograms(
+  p_from timestamptz, p_until timestamptz, p_queue text default null, p_type text default null) returns jsonb
+language plpgsql stable security definer set search_path = '' set jit = off as $$
+declare
+  v_range record;
+begin
+  select * into v_range from holdfast.choose_chart_steps(p_from, p_until);
+  return (select coalesce(jsonb_agg(jsonb_build_object('at', s.at, 'wait', s.wait_histogram, 'run', s.run_histogram)
+      order by s.at), '[]')
+    from holdfast.sum_throughput_samples(
+      v_range.from_at, v_range.until_at, v_range.step_s, v_range.span_s, p_queue, p_type, false) as s);
+end $$;
+
 -- Return, for each queue and task type, the outcomes and durations of the last hours and a trend in twelve steps.
 create or replace function holdfast.get_task_type_stats(p_hours double precision default 24) returns setof jsonb
 language plpgsql stable security definer set search_path = '' set jit = off as $$
@@ -253,5 +268,7 @@ begin
   group by f.queue, f.type order by f.queue, f.type limit 5000;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'get_throughput_chart', 'get_throughput_range', 'get_task_type_stats');
-call holdfast.grant_execute('service_role', 'get_throughput_chart', 'get_throughput_range', 'get_task_type_stats');
+call holdfast.grant_execute('holdfast_worker', 'get_throughput_chart', 'get_throughput_range',
+  'get_throughput_histograms', 'get_task_type_stats');
+call holdfast.grant_execute('service_role', 'get_throughput_chart', 'get_throughput_range',
+  'get_throughput_histograms', 'get_task_type_stats');

@@ -23,7 +23,7 @@ DEFAULT_CHART_KIND: Final = "queue"
 DETAIL_PATHS: Final = {"queue": "/queue", "task": "/task", "worker": "/worker"}
 
 
-@register_page("/charts", "system.view", reads_replica=True)
+@register_page("/charts", "system.view", reads_replica=True, all_shards="merged")
 async def show_charts(request: PageRequest) -> DashboardPage:
     by = request.query.get("by", DEFAULT_CHART_KIND)
     by = by if by in CHART_KINDS else DEFAULT_CHART_KIND
@@ -35,6 +35,7 @@ async def show_charts(request: PageRequest) -> DashboardPage:
     title = f"{noun} {name}" if name else f"Charts by {noun.lower()}"
     values: dict[str, Any] = {
         "title_text": title,
+        "missing_shards": stats.missing_shards,
         "by": by,
         "kinds": {key: word for key, (_, word, _) in CHART_KINDS.items()},
         "noun": noun,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,16 +16,15 @@ from holdfast.engine import (
     workers as engine_workers,
 )
 from holdfast.engine.messages import queues
-from holdfast.server.dashboard import charts
 from holdfast.server.dashboard.attention import load_attention_items
 from holdfast.server.dashboard.job_redaction import redact_error_groups
 from holdfast.server.dashboard.pages.shard_overview import build_shard_overview, count_worker_slots
 from holdfast.server.dashboard.registry import register_page
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
+from holdfast.server.dashboard.throughput_charts import build_overview_charts
 from holdfast.server.dashboard.time_ranges import TimeRange, load_chart_stats, parse_time_range
 
 MAX_ATTENTION_ITEMS = 20
-Row = Mapping[str, Any]
 
 
 @register_page("/", "jobs.view", reads_replica=True, all_shards="merged")
@@ -55,15 +53,7 @@ async def _load_overview_values(request: PageRequest, time_range: TimeRange) -> 
     workers = await engine_workers.list_workers(connection)
     live_workers = [worker for worker in workers if worker["state"] == "live"]
     return {
-        "throughput_chart": build_throughput_chart(stats, day_before),
-        "wait_chart": build_wait_chart(stats, day_before),
-        "backlog_chart": charts.build_chart(
-            stats,
-            "Backlog",
-            [("ready", "pale", "ready"), ("running", "active", "running")],
-            width=charts.WIDE_CHART_WIDTH_PX,
-            day_before=day_before,
-        ),
+        **build_overview_charts(stats, day_before),
         "busiest_queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
         "slowest_tasks": sorted((t for t in type_stats if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "live_workers": len(live_workers),
@@ -84,23 +74,3 @@ async def _load_overview_values(request: PageRequest, time_range: TimeRange) -> 
         "running": engine_queues.sum_task_counts(task_queues, "running"),
         "task_queues": task_queues,
     }
-
-
-def build_throughput_chart(stats: Row, day_before: Row | None = None) -> charts.Chart:
-    """Build the chart of finished tasks over time, by outcome."""
-    return charts.build_chart(
-        stats,
-        "Throughput",
-        [
-            ("succeeded", "success", "succeeded"),
-            ("failed", "danger", "failed"),
-            ("cancelled", "muted", "cancelled"),
-        ],
-        day_before=day_before,
-    )
-
-
-def build_wait_chart(stats: Row, day_before: Row | None = None) -> charts.Chart:
-    """Build the chart of wait times of tasks: from due to started."""
-    series = [("p50", "p50", "wait_p50"), ("p95", "p95", "wait_p95")]
-    return charts.build_chart(stats, "Wait time", series, day_before=day_before)

@@ -12,25 +12,24 @@ from holdfast.engine import limits, overview, queues
 from holdfast.engine import workers as engine_workers
 from holdfast.errors import InvalidError
 from holdfast.server.dashboard.flash import ActionResult, UndoAction
-from holdfast.server.dashboard.pages.overview import build_throughput_chart, build_wait_chart
+from holdfast.server.dashboard.pages.shard_queues import (
+    PAUSE_LABELS,
+    PAUSE_PERIOD_OPTIONS,
+    build_queue_header,
+    build_queues_header,
+    change_queue_on_all_shards,
+)
 from holdfast.server.dashboard.registry import register_action, register_page
 from holdfast.server.dashboard.site import ActionRequest, DashboardPage, PageRequest, build_dashboard_url
+from holdfast.server.dashboard.throughput_charts import build_throughput_chart, build_wait_chart
 from holdfast.server.dashboard.time_ranges import load_chart_stats, parse_time_range
 
-# Values that the form submits, with their labels and their length in hours.
-PAUSE_PERIOD_OPTIONS: dict[str, tuple[str, float | None]] = {
-    "15m": ("15 minutes", 0.25),
-    "1h": ("1 hour", 1),
-    "4h": ("4 hours", 4),
-    "1d": ("1 day", 24),
-    "until resumed": ("Until resumed", None),
-}
 ASSUMED_SLOTS_PER_WORKER = 10
 TREND_POINT_COUNT = 12
 Row = Mapping[str, Any]
 
 
-@register_page("/queues", "system.view", reads_replica=True)
+@register_page("/queues", "system.view", reads_replica=True, build_shard_header=build_queues_header)
 async def list_queues(request: PageRequest) -> DashboardPage:
     task_queues = await queues.list_task_queues(request.connection)
     type_stats = await overview.get_task_type_stats(request.connection, 6)
@@ -54,7 +53,7 @@ def summarize_queue(type_stats: Sequence[Row], queue: str) -> dict[str, Any]:
     }
 
 
-@register_page("/queue", "system.view")
+@register_page("/queue", "system.view", build_shard_header=build_queue_header)
 async def show_queue(request: PageRequest) -> DashboardPage:
     name, connection = request.query.get("name", ""), request.connection
     task_queues = await queues.list_task_queues(connection, name)
@@ -83,7 +82,7 @@ async def show_queue(request: PageRequest) -> DashboardPage:
                 connection, name, per_worker=ASSUMED_SLOTS_PER_WORKER
             ),
             "slots_per_worker": ASSUMED_SLOTS_PER_WORKER,
-            "pause_options": {value: label for value, (label, _) in PAUSE_PERIOD_OPTIONS.items()},
+            "pause_options": PAUSE_LABELS,
             "time_range": time_range,
         },
     )
@@ -94,24 +93,37 @@ async def pause_queue(action: ActionRequest) -> ActionResult:
     name, value = action.get_required_text("name"), action.get_text("span")
     if value not in PAUSE_PERIOD_OPTIONS:
         raise InvalidError("Choose how long to pause the queue.", field="span")
-    await queues.require_queue_name(action.connection, name)
     hours = PAUSE_PERIOD_OPTIONS[value][1]
     until = None if hours is None else action.request.now + timedelta(hours=hours)
-    reason = action.get_text("reason")
-    await queues.pause_queue_until(
-        action.connection, name, until, reason=reason or None, by=action.actor_name
-    )
-    await action.record_audit("queue.pause", name, until=until.isoformat() if until else None, reason=reason)
     undo = UndoAction("/queue/resume", {"name": name})
+
+    async def pause(own: ActionRequest) -> bool:
+        reason, end = own.get_text("reason"), until.isoformat() if until else None
+        await queues.pause_queue_until(own.connection, name, until, reason=reason or None, by=own.actor_name)
+        await own.record_audit("queue.pause", name, until=end, reason=reason)
+        return True
+
+    if action.request.site.shard_sites:
+        return await change_queue_on_all_shards(action, name, pause, ("paused", ""), undo)
+    await queues.require_queue_name(action.connection, name)
+    await pause(action)
     return ActionResult(build_dashboard_url("/queue", name=name), f"Queue {name} paused.", undo)
 
 
 @register_action("/queue/resume", "queue.pause")
 async def resume_queue(action: ActionRequest) -> ActionResult:
     name = action.get_required_text("name")
+    undo = UndoAction("/queue/pause", {"name": name, "span": "until resumed"})
+
+    async def resume(own: ActionRequest) -> bool:
+        resumed = await limits.resume_queue(own.connection, name)
+        await own.record_audit("queue.resume", name, changed=resumed)
+        return resumed
+
+    if action.request.site.shard_sites:
+        words = ("resumed", "was not paused")
+        return await change_queue_on_all_shards(action, name, resume, words, undo)
     await queues.require_queue_name(action.connection, name)
-    resumed = await limits.resume_queue(action.connection, name)
-    await action.record_audit("queue.resume", name, changed=resumed)
+    resumed = await resume(action)
     message = f"Queue {name} resumed." if resumed else f"Queue {name} was not paused."
-    undo = UndoAction("/queue/pause", {"name": name, "span": "until resumed"}) if resumed else None
-    return ActionResult(build_dashboard_url("/queue", name=name), message, undo)
+    return ActionResult(build_dashboard_url("/queue", name=name), message, undo if resumed else None)

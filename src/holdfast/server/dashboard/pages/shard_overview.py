@@ -1,4 +1,4 @@
-"""The overview of all shards: what needs attention anywhere, sums, and one line for each shard."""
+"""The overview of all shards: what needs attention anywhere, sums, charts, and one line for each shard."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from holdfast.engine.messages.queues import list_message_metrics
 from holdfast.model import MessageMetrics
 from holdfast.server.dashboard.attention import AttentionItem, load_attention_items, sort_attention_items
 from holdfast.server.dashboard.job_redaction import redact_error_groups
+from holdfast.server.dashboard.shard_charts import add_up_charts, load_shard_charts
 from holdfast.server.dashboard.shard_pages import read_all_shards
 from holdfast.server.dashboard.site import DashboardPage, PageRequest
+from holdfast.server.dashboard.throughput_charts import build_overview_charts
+from holdfast.server.dashboard.time_ranges import TimeRange, parse_time_range
 
 MAX_ERROR_GROUPS_PER_SHARD = 20
 
@@ -33,11 +36,13 @@ class ShardSummary:
     slots: int
     message_queues: list[MessageMetrics]
     attention_items: list[AttentionItem]
+    charts: list[Mapping[str, Any]]
 
 
 async def build_shard_overview(request: PageRequest, max_attention_items: int) -> DashboardPage:
     """Build the overview of all shards. A shard that does not answer is named and not counted."""
-    summaries, missing = await read_all_shards(request, _load_summary)
+    time_range = parse_time_range(request)
+    summaries, missing = await read_all_shards(request, lambda own: _load_summary(own, time_range))
     rows = list(summaries.values())
     items = [
         replace(item, subject=f"Shard {number}: {item.subject}")
@@ -48,6 +53,8 @@ async def build_shard_overview(request: PageRequest, max_attention_items: int) -
         "overview_shards.html",
         "Overview",
         {
+            **build_overview_charts(*map(add_up_charts, zip(*(row.charts for row in rows), strict=True))),
+            "time_range": time_range,
             "missing_shards": missing,
             "shard_rows": {number: summaries.get(number) for number in request.site.shard_sites},
             "attention_items": sort_attention_items(items),
@@ -63,7 +70,7 @@ async def build_shard_overview(request: PageRequest, max_attention_items: int) -
     )
 
 
-async def _load_summary(request: PageRequest) -> ShardSummary:
+async def _load_summary(request: PageRequest, time_range: TimeRange) -> ShardSummary:
     connection = request.connection
     task_queues = await queues.list_task_queues(connection)
     all_workers = await workers.list_workers(connection)
@@ -83,6 +90,7 @@ async def _load_summary(request: PageRequest) -> ShardSummary:
         slots=sum(map(count_worker_slots, live)),
         message_queues=await list_message_metrics(connection) if request.can("message.view") else [],
         attention_items=await load_attention_items(request, await redact_error_groups(request, groups)),
+        charts=await load_shard_charts(request, time_range),
     )
 
 
