@@ -134,6 +134,7 @@ def test_names_of_the_package_are_imported_on_first_use() -> None:
         ("holdfast", {"asyncpg", "holdfast.client", "holdfast.worker"}),
         ("holdfast.worker.heartbeat_process", {"holdfast.client", "holdfast.definitions", "click", "rich"}),
         ("holdfast.cli.child", {"holdfast.client", "holdfast.cli.root", "click", "rich"}),
+        ("holdfast.cli.worker", {"rich"}),
     ],
 )
 def test_processes_import_only_what_they_need(module: str, unneeded: set[str]) -> None:

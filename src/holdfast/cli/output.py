@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Row = Mapping[str, Any]
 
@@ -21,14 +22,24 @@ class CliOutput:
         self.json = False
         self.max_rows: int | None = None
         self.shard: int | None = None  # whose rows are printed, if a command runs for each shard
-        self.console = Console(highlight=False, soft_wrap=True)
-        self.is_interactive = self.console.is_terminal and sys.stdin.isatty()
+
+    @cached_property
+    def console(self) -> Console:
+        """Standard output as a terminal."""
+        from holdfast.cli.terminal import create_console  # noqa: PLC0415  (holds memory, see there)
+
+        return create_console()
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether a person can be asked."""
+        return self.console.is_terminal and sys.stdin.isatty()
 
     def print_line(self, text: str) -> None:
         """Print a line of text for people. With `--json`, print nothing."""
         if not self.json:
             prefix = "" if self.shard is None else f"Shard {self.shard}: "
-            self.console.print(escape(prefix + strip_control_characters(text)))
+            self.console.print(prefix + strip_control_characters(text), markup=False)
 
     def print_value(self, name: str, value: object) -> None:
         """Print one bare value. With `--json`, print an object with the value under `name`."""
@@ -63,12 +74,10 @@ class CliOutput:
             for row in rows:
                 self._write_object(row)
         elif self.console.is_terminal:
-            table = Table(box=None, header_style="bold", pad_edge=False)
-            for column in columns:
-                table.add_column(column, overflow="fold")
-            for row in rows:
-                table.add_row(*(escape(_format_cell(row.get(column))) for column in columns))
-            self.console.print(table)
+            from holdfast.cli.terminal import print_table  # noqa: PLC0415
+
+            cells = [[_format_cell(row.get(column)) for column in columns] for row in rows]
+            print_table(self.console, columns, cells)
         else:
             for row in rows:
                 sys.stdout.write("\t".join(_format_cell(row.get(column)) for column in columns) + "\n")
@@ -103,7 +112,6 @@ def print_error(message: str, fix: str | None, *, as_json: bool) -> None:
     if as_json:
         sys.stderr.write(msgspec.json.encode({"error": message, "fix": fix}).decode() + "\n")
         return
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/] {escape(strip_control_characters(message))}")
-    if fix:
-        console.print(f"[bold]fix:[/] {escape(strip_control_characters(fix))}")
+    from holdfast.cli.terminal import print_error_text  # noqa: PLC0415
+
+    print_error_text(strip_control_characters(message), fix and strip_control_characters(fix))
