@@ -1,4 +1,4 @@
-"""Text with colours for a terminal, by rich, which holds two megabytes: a worker imports it only for errors."""
+"""Text with colours for a terminal. It imports rich, which holds two megabytes, so workers do not import it."""
 
 from __future__ import annotations
 
