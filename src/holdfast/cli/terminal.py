@@ -1,4 +1,4 @@
-"""Text with colours for a terminal. It imports rich, which holds two megabytes, so workers do not import it."""
+"""Text with colours for a terminal. Workers do not import it: rich holds two megabytes."""
 
 from __future__ import annotations
 
