@@ -105,6 +105,7 @@ class TaskFetcher(BackgroundService):
         self.claiming = True
         self.remaining_claims: int | None = None  # tasks that may still be claimed; None: no limit
         self.listener_works: Callable[[], bool] = lambda: False
+        self.measure_work: Callable[[], tuple[int, float]] = lambda: (0, 0.0)  # task_executor.py
         self.on_command: Callable[[WorkerCommand], None] = lambda _: None
         self.on_cancel: Callable[[], None] = lambda: None
         self.on_maintenance: Callable[[], None] = lambda: None
@@ -276,7 +277,7 @@ class TaskFetcher(BackgroundService):
         """Decide how many tasks to claim beyond the free slots."""
         if self.remaining_claims is None and self.queue_selector.plain:
             is_full = received >= trip.slots
-            self._prefetch.record_claim(trip.outcomes, is_full=is_full, now=time.monotonic())
+            self._prefetch.record_claim(*self.measure_work(), is_full=is_full)
             self._set_capacity(self._concurrency + self._prefetch.extra_slots)
 
     def stop_prefetch(self) -> None:

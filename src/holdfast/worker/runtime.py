@@ -174,6 +174,7 @@ class WorkerRuntime:
             self._child_pool.heartbeat = self._heartbeat
         self._fetcher.sink = self
         self._executor.on_waited_too_long = self._fetcher.stop_prefetch
+        self._fetcher.measure_work = self._executor.measure_work
         self._fetcher.heartbeat_link = self._heartbeat.link
         self._heartbeat.link.on_answer_after_silence = self._fetcher.wake_up
         self._fetcher.listener_works = self._is_listener_working

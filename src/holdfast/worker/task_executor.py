@@ -76,6 +76,9 @@ class TaskExecutor:
         self._timer_at = float("inf")
         self._concurrency = concurrency
         self._active_count = 0
+        self._ran_count = 0
+        self._busy_s = 0.0  # in which at least one task ran, up to `_busy_since`
+        self._busy_since = 0.0
         self._waiting: deque[Attempt] = deque()
         self._wait_timer: asyncio.TimerHandle | None = None
         self.on_waited_too_long: Callable[[], None] = lambda: None
@@ -119,6 +122,8 @@ class TaskExecutor:
             self._check_waiting_later()
 
     def _start_attempt(self, attempt: Attempt, now: float) -> None:
+        if not self._active_count:
+            self._busy_since = now
         self._active_count += 1
         self.started_count += 1
         attempt.started_at = now
@@ -210,7 +215,7 @@ class TaskExecutor:
         attempt.ended = True
         self.ended_count += 1
         if attempt.runner is not None:
-            self._active_count -= 1
+            self._count_end_of_run()
         claimed = attempt.claimed
         event = None
         if telemetry.has_subscribers("task.finished"):
@@ -234,6 +239,17 @@ class TaskExecutor:
         self._running.remove_attempt(attempt)
         if self._waiting:
             self._start_waiting_attempts()
+
+    def _count_end_of_run(self) -> None:
+        self._active_count -= 1
+        self._ran_count += 1
+        if not self._active_count:
+            self._busy_s += time.monotonic() - self._busy_since
+
+    def measure_work(self) -> tuple[int, float]:
+        """Return how many tasks have run, and the seconds in which at least one ran (prefetch.py)."""
+        running_s = time.monotonic() - self._busy_since if self._active_count else 0.0
+        return self._ran_count, self._busy_s + running_s
 
     def close(self) -> None:
         """Stop the timers."""
