@@ -48,7 +48,7 @@ attack-ci: setup-dev  ## run the short dose of the attacks
 fuzz: setup-dev  ## send generated requests to every route of the API, an hour; EXAMPLES=n per route (default: 1100)
 	@HOLDFAST_FUZZ_EXAMPLES=$(or $(EXAMPLES),1100) $(VENV)/pytest -n 2 -q -rA tests/api/test_fuzz.py
 
-bench: setup-dev  ## compare with the bare SQL statements, most of an hour; PARTS="engine costs worker fleet queues api systems bookmarks media clips files dashboard" selects
+bench: setup-dev  ## compare with the bare SQL statements, most of an hour; PARTS="engine costs worker fleet queues harness api systems bookmarks media clips files dashboard" selects
 	@$(VENV)/python -m bench $(PARTS)
 
 bench-peers: setup-dev  ## compare with other queues, about forty minutes; writes docs/explain/benchmarks.md; PARTS=basic,memory and PEERS="pgmq awa" select

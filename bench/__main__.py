@@ -25,6 +25,7 @@ PART_COMMANDS = {
     "wakeups": ["-m", "bench.wakeups"],
     "fleet": ["-m", "bench.fleet"],
     "queues": ["-m", "bench.queues"],
+    "harness": ["-m", "bench.harness.drive"],
     "api": ["-m", "bench.api"],
     "systems": [str(BENCH_DIR / "systems.py")],
     "bookmarks": ["-m", "bench.bookmarks"],
@@ -34,7 +35,7 @@ PART_COMMANDS = {
     "dashboard": ["-m", "bench.dashboard"],
 }
 PARTS_WITH_OWN_SERVER = {"files", "dashboard"}
-PARTS_WITH_TIME_BUDGET = {"bookmarks", "media", "clips"}
+PARTS_WITH_TIME_BUDGET = {"harness", "bookmarks", "media", "clips"}
 
 
 async def run_parts(parts: list[str], folder: Path, minutes: float) -> bool:

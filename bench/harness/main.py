@@ -1,29 +1,34 @@
-"""Holdfast adapter for a public benchmark harness: installs, produces, consumes and prints metrics."""
+"""Entry of Holdfast for a public benchmark harness: installs, produces, consumes and prints metrics.
+
+It uses public names only, and uvloop if it is installed, as `holdfast worker` does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
+import stat
+import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast import Client, __version__, settings, task
-from holdfast.engine import install
-from holdfast.engine.connection import Database
+from holdfast import Client, Worker, __version__, task
 from holdfast.errors import HoldfastError
-from holdfast.settings import Secret
-from holdfast.worker.runtime import WorkerRuntime
 
 HARNESS_DIR = Path(__file__).parent
 ADAPTER_MANIFEST: dict[str, Any] = json.loads((HARNESS_DIR / "adapter.json").read_text(encoding="utf-8"))
 LATENCY_WINDOW_S = 30.0
+DEPTH_COUNT_INTERVAL_S = 0.25
+COUNT_WAITING = "select count(*) from holdfast.tasks where status = 'ready'"
 
 
 def read_number_setting(name: str, default: float) -> float:
@@ -36,12 +41,14 @@ TASK_PAYLOAD = "x" * int(read_number_setting("JOB_PAYLOAD_BYTES", 256))
 
 
 class HarnessMetrics:
-    """A histogram of the latencies of the last 30 s, and the counts since the last sample."""
+    """A histogram of the latencies of the last 30 s, and the counts of jobs since the start."""
 
     BUCKET_COUNT = 400  # the first ends at 0.1 ms, each next one is 6 % wider
+    _LOG_OF_WIDTH = math.log(1.06)
 
     def __init__(self) -> None:
         self.enqueued = 0
+        self.started = 0
         self.completed = 0
         self._histograms: deque[tuple[float, list[int]]] = deque()
         self._add_histogram()
@@ -50,10 +57,10 @@ class HarnessMetrics:
         self._histograms.append((time.monotonic(), [0] * self.BUCKET_COUNT))
 
     def record_start(self, waited_s: float) -> None:
-        ms, bucket = max(waited_s, 0.0) * 1000, 0
-        while bucket < self.BUCKET_COUNT - 1 and ms > self.get_bucket_limit_ms(bucket):
-            bucket += 1
-        self._histograms[-1][1][bucket] += 1
+        self.started += 1
+        ms = waited_s * 1000
+        bucket = 0 if ms <= 0.1 else math.ceil(math.log(ms / 0.1) / self._LOG_OF_WIDTH)
+        self._histograms[-1][1][min(bucket, self.BUCKET_COUNT - 1)] += 1
 
     @staticmethod
     def get_bucket_limit_ms(bucket: int) -> float:
@@ -63,9 +70,8 @@ class HarnessMetrics:
         now = time.monotonic()
         while len(self._histograms) > 1 and self._histograms[0][0] < now - LATENCY_WINDOW_S:
             self._histograms.popleft()
-        counts = [
-            sum(histogram[1][bucket] for histogram in self._histograms) for bucket in range(self.BUCKET_COUNT)
-        ]
+        histograms = [counts for _, counts in self._histograms]
+        counts = [sum(bucket) for bucket in zip(*histograms, strict=True)]
         self._add_histogram()
         measurements: dict[str, float] = {}
         for name, share in (("claim_p50_ms", 0.5), ("claim_p95_ms", 0.95), ("claim_p99_ms", 0.99)):
@@ -89,24 +95,36 @@ async def benchmark_task(sent: float, payload: str) -> None:
     metrics.completed += 1
 
 
-def print_json_line(line: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+class QueueDepth:
+    """The number of waiting jobs, counted in the database four times a second.
 
+    In between, what this process has enqueued and started since then is added and subtracted: to count
+    thousands of rows for every batch would take longer than the batch.
+    """
 
-def print_descriptor() -> None:
-    print_json_line({"kind": "descriptor", "system": ADAPTER_MANIFEST["system"],
-         "event_tables": ADAPTER_MANIFEST["event_tables"],
-         "extensions": ADAPTER_MANIFEST["extensions"], "version": __version__, "schema_version": __version__,
-         "db_name": ADAPTER_MANIFEST["db_name"], "started_at": datetime.now(UTC).isoformat()})  # fmt: skip
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._counted = 0
+
+    @property
+    def estimate(self) -> int:
+        return self._counted + metrics.enqueued - metrics.started
+
+    async def count_repeatedly(self) -> None:
+        while True:
+            with contextlib.suppress(HoldfastError):
+                moved = metrics.enqueued - metrics.started
+                async with self._client.transaction() as connection:
+                    self._counted = int(await connection.fetchval(COUNT_WAITING)) - moved
+            await asyncio.sleep(DEPTH_COUNT_INTERVAL_S)
 
 
 class TaskProducer:
     """Submit tasks at the configured rate. Lines `ENQUEUE n` on standard input replace the rate."""
 
-    def __init__(self, client: Client, database: Database) -> None:
+    def __init__(self, client: Client, depth: QueueDepth) -> None:
         self._client = client
-        self._database = database
+        self._depth = depth
         self._credit = 0.0
         self._paced_by_stdin = False
         self._max_batch = int(read_number_setting("PRODUCER_BATCH_MAX", 128))
@@ -119,6 +137,9 @@ class TaskProducer:
         )
 
     async def read_commands(self) -> None:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):  # uvloop aborts the process for other files
+            return
         reader = asyncio.StreamReader()
         with contextlib.suppress(OSError, ValueError):
             await asyncio.get_running_loop().connect_read_pipe(
@@ -143,7 +164,8 @@ class TaskProducer:
             await asyncio.sleep(self._interval_s)
             now = time.monotonic()
             if self._target_depth is not None:
-                self._credit = max(0, self._target_depth - await self._count_waiting())
+                missing = self._target_depth - self._depth.estimate
+                self._credit = missing if missing >= self._max_batch else 0  # whole batches cost less
             elif not self._paced_by_stdin:
                 self._credit += self._rate * self._read_rate_factor() * (now - before)
             before = now
@@ -160,29 +182,30 @@ class TaskProducer:
         metrics.enqueued += count
         self._credit -= count
 
-    async def _count_waiting(self) -> int:
-        return await count_ready_tasks(self._database)
+
+def print_json_line(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
 
 
-async def count_ready_tasks(database: Database) -> int:
-    try:
-        async with database.connection() as connection:
-            return int(
-                await connection.fetchval("select count(*) from holdfast.tasks where status = 'ready'")
-            )
-    except HoldfastError:
-        return 0
+def print_descriptor() -> None:
+    print_json_line({"kind": "descriptor", "system": ADAPTER_MANIFEST["system"],
+         "event_tables": ADAPTER_MANIFEST["event_tables"],
+         "extensions": ADAPTER_MANIFEST["extensions"], "version": __version__, "schema_version": __version__,
+         "db_name": ADAPTER_MANIFEST["db_name"], "started_at": datetime.now(UTC).isoformat()})  # fmt: skip
 
 
-async def print_samples(database: Database) -> None:
+async def print_samples(depth: QueueDepth) -> None:
     """Print one line per metric at every sample interval of the wall clock."""
+    enqueued = completed = 0
     while True:
         await asyncio.sleep(SAMPLE_INTERVAL_S - time.time() % SAMPLE_INTERVAL_S)
-        enqueued, metrics.enqueued = metrics.enqueued, 0
-        completed, metrics.completed = metrics.completed, 0
-        values = {**metrics.compute_percentiles(), "enqueue_rate": enqueued / SAMPLE_INTERVAL_S,
-                  "completion_rate": completed / SAMPLE_INTERVAL_S,
-                  "queue_depth": await count_ready_tasks(database)}  # fmt: skip
+        before = (enqueued, completed)
+        enqueued, completed = metrics.enqueued, metrics.completed
+        values = {**metrics.compute_percentiles(),
+                  "enqueue_rate": (enqueued - before[0]) / SAMPLE_INTERVAL_S,
+                  "completion_rate": (completed - before[1]) / SAMPLE_INTERVAL_S,
+                  "queue_depth": max(depth.estimate, 0)}  # fmt: skip
         at = datetime.now(UTC).isoformat()
         for metric, value in values.items():
             print_json_line({"t": at, "system": ADAPTER_MANIFEST["system"], "kind": "adapter",
@@ -190,48 +213,48 @@ async def print_samples(database: Database) -> None:
                  "metric": metric, "value": value, "window_s": SAMPLE_INTERVAL_S})  # fmt: skip
 
 
-async def install_schema(url: Secret, loaded_settings: settings.Settings) -> None:
-    """Install the schema if it is missing. Retry until the server is reachable."""
-    while True:
-        try:
-            await install.migrate_database(url, loaded_settings)
-        except HoldfastError as error:
-            sys.stderr.write(f"install: {error}\n")
-            await asyncio.sleep(1)
-        else:
-            return
+def install_schema() -> None:
+    """Install the schema if it is missing. Repeat until the server can be reached."""
+    command = [sys.executable, "-m", "holdfast", "migrate"]
+    while subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+        time.sleep(1)
 
 
 async def main() -> None:
-    url = Secret(os.environ["DATABASE_URL"])
-    loaded_settings = settings.load_settings()
-    await install_schema(url, loaded_settings)
     print_descriptor()
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
     async with (
-        Client(url.reveal(), settings=loaded_settings) as client,
-        Database(url, loaded_settings) as database,
-    ):
-        worker = WorkerRuntime(
-            database,
-            {benchmark_task.name: benchmark_task},
+        Client(os.environ["DATABASE_URL"]) as client,
+        Worker(
+            client,
+            tasks=[benchmark_task],
+            queues=["bench"],
             concurrency=int(read_number_setting("WORKER_COUNT", 64)),
-        )
-        worker.end_grace()  # release running tasks at once when the worker is stopped
-        producer = TaskProducer(client, database)
-        parts = [
-            asyncio.create_task(part)
-            for part in (producer.run(), producer.read_commands(), print_samples(database))
-        ]
+        ) as worker,
+    ):
+        for name in (signal.SIGTERM, signal.SIGINT):  # running tasks are released at once
+            asyncio.get_running_loop().add_signal_handler(name, lambda: worker.stop(graceful=False))
+        depth = QueueDepth(client)
+        producer = TaskProducer(client, depth)
+        parts = (producer.run(), producer.read_commands(), depth.count_repeatedly(), print_samples(depth))
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
-            await worker.run(stop)
+            await worker.run()
         finally:
-            for part in parts:
+            for part in tasks:
                 part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run_on_fast_loop(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        asyncio.run(function())
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(function())
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    install_schema()
+    run_on_fast_loop(main)
