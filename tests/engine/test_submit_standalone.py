@@ -69,6 +69,44 @@ WRONG: list[Any] = [
 ]
 
 
+# Jobs of one task with a type or parameters of their own, as job types build them: fields of job and task.
+ONE_TASK_GRAPHS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"params": {"n": 1}}, {}),
+    ({"params": None}, {"args": {"x": [1, None, "ä"]}}),
+    ({"params": {"n": 1}, "type": "t"}, {}),
+    ({}, {}),
+    ({"labels": {"a": "b"}, "owner": "ann"}, {"name": "page", "after": [], "weight": 1.0}),
+    ({"labels": None}, {"priority": 7, "attempts": 3, "limit_key": "k"}),
+]
+OTHER_ONE_TASK_JOBS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "t"}, {}),  # stored as one task
+    ({"params": {"n": 1}, "delay_s": 60}, {}),
+    ({"params": {"n": 1}}, {"weight": 3}),
+    ({"params": {"n": 1}}, {"delay_s": 60}),
+    ({"params": {"n": 1}}, {"name": "n" * 100}),
+    ({"params": {"n": 1}, "partial": True}, {}),
+    ({"params": {"n": 1}}, {"labels": {"a": "b"}}),
+    ({"params": {"n": 1}, "queue": QUEUE}, {}),
+]
+WRONG_ONE_TASK_JOBS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"params": {}}, {"after": ["nobody"]}),
+    ({"params": {}}, {"name": "a\tb"}),
+    ({"params": {}}, {"type": None}),
+    ({"params": {}}, {"weight": -1}),
+    ({"params": {}}, {"priority": 101}),
+    ({"params": {}, "type": "p" * 300}, {}),
+    ({"params": {}, "type": ""}, {}),
+    ({"params": {}, "tasks": {"0": {"type": "t"}}}, {}),
+    ({"params": {}, "tasks": []}, {}),
+    ({"params": {}, "tasks": ["t"]}, {}),
+    ({"params": {}, "tasks": None}, {}),
+]
+
+
+def build_one_task_graph(job: dict[str, Any], task_fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "report", "tasks": [{"type": "t", "queue": QUEUE, **task_fields}], **job}
+
+
 def build_job(more: dict[str, Any]) -> dict[str, Any]:
     return {"type": "t", "queue": QUEUE, **more}
 
@@ -106,6 +144,86 @@ async def test_submit_standalone_inserts_the_same_rows_as_submit(
         short = await jobs.submit_standalone(conn, build_job(more))
         assert get_result_shape(short) == get_result_shape(long)
         assert await read_job_rows(conn, short.id) == await read_job_rows(conn, long.id) != {}
+
+
+async def read_graph_row(conn: Connection, job: UUID) -> Any:
+    row = await conn.fetchval("select to_jsonb(j) - 'id' from holdfast.jobs j where j.id = $1", job)
+    return row and msgspec.json.decode(row)
+
+
+@pytest.mark.parametrize(("job", "of_task"), ONE_TASK_GRAPHS + OTHER_ONE_TASK_JOBS)
+async def test_jobs_of_one_task_have_the_same_rows_as_those_of_submit(
+    conn: Connection, job: dict[str, Any], of_task: dict[str, Any]
+) -> None:
+    request = build_one_task_graph(job, of_task)
+    text = msgspec.json.encode(request).decode()
+    plain = await conn.fetchval("select holdfast.is_plain_one_task_graph($1)", text)
+    assert plain == ((job, of_task) in ONE_TASK_GRAPHS)
+    long = await jobs.submit(conn, request)
+    assert bool(await conn.fetchval("select holdfast.insert_one_task_graph($1)", text)) or not plain
+    for _ in range(2):
+        short = await jobs.submit_standalone(conn, request)
+        assert get_result_shape(short) == get_result_shape(long)
+        assert await read_job_rows(conn, short.id) == await read_job_rows(conn, long.id) != {}
+        assert await read_graph_row(conn, short.id) == await read_graph_row(conn, long.id)
+        assert await conn.fetch("select id from holdfast.tasks where $1 in (id, job_id)", short.id) == [
+            (each,) for each in (short.tasks or {}).values()
+        ]
+
+
+@pytest.mark.parametrize(("job", "of_task"), WRONG_ONE_TASK_JOBS)
+async def test_jobs_of_one_task_are_refused_as_by_submit(
+    conn: Connection, job: dict[str, Any], of_task: dict[str, Any]
+) -> None:
+    await submit_job(conn, type="t")  # the lane is there
+    request = build_one_task_graph(job, of_task)
+    long, short = [await get_submit_error(conn, each, request) for each in ("submit", "submit_standalone")]
+    assert (long.sqlstate, str(long)) == (short.sqlstate, str(short))
+    assert await conn.fetchval("select count(*) from holdfast.jobs") == 0
+
+
+async def test_job_of_one_task_without_a_lane_takes_the_long_way(conn: Connection) -> None:
+    request = build_one_task_graph({"params": {"n": 1}}, {})
+    text = msgspec.json.encode(request).decode()
+    assert await conn.fetchval("select holdfast.insert_one_task_graph($1)", text) is None
+    assert await conn.fetchval("select count(*) from holdfast.jobs") == 0
+    assert (await jobs.submit_standalone(conn, request)).created
+
+
+async def test_job_of_one_task_runs_to_its_end(conn: Connection) -> None:
+    request = build_one_task_graph({"params": {"n": 1}, "owner": "ann"}, {"args": {"n": 2}})
+    await jobs.submit(conn, request)
+    short = await jobs.submit_standalone(conn, request)
+    manual_worker = ManualWorker(conn)
+    tasks = await manual_worker.claim_tasks(5)
+    assert [(each.args, each.job_id == short.id) for each in tasks] == [({"n": 2}, False), ({"n": 2}, True)]
+    for each in tasks:
+        await manual_worker.finish_task(each)
+    job = await jobs.get_job(conn, short.id)
+    assert job is not None
+    assert (job["status"], job["type"], job["params"], job["owner"]) == (
+        "succeeded",
+        "report",
+        {"n": 1},
+        "ann",
+    )
+
+
+async def test_job_of_one_task_of_an_owner_with_a_quota_is_counted(conn: Connection) -> None:
+    await quotas.put_quota(conn, "ann", operations=1)
+    request = build_one_task_graph({"params": {"n": 1}, "owner": "ann"}, {})
+    await jobs.submit_standalone(conn, request)
+    assert (await get_submit_error(conn, "submit_standalone", request)).sqlstate == "HF006"
+
+
+async def test_jobs_of_one_task_of_fair_owners_have_lanes_of_their_own(conn: Connection) -> None:
+    request = build_one_task_graph({"params": {"n": 1}, "owner": "ann"}, {})
+    await jobs.submit(conn, request)
+    await limits.set_fair_queue(conn, QUEUE)
+    short = await jobs.submit_standalone(conn, request)
+    lane_ids = "select lane_id from holdfast.tasks where job_id = $1"
+    share = f"select fair_owner from holdfast.lanes where id = ({lane_ids})"
+    assert await conn.fetchval(share, short.id) == "ann"
 
 
 @pytest.mark.parametrize("key", ["key", "unique_key"])

@@ -8,10 +8,8 @@ create or replace function holdfast.submit_as_role(p_role text, p_claims text, p
   p_owner text default null, p_only_public boolean default false) returns jsonb
 language plpgsql set search_path = '' as $$
 begin
-  perform set_config('request.jwt.claims', p_claims, true), set_config('holdfast.user_jobs', p_user_jobs::text, true);
-  if p_role is not null then
-    perform set_config('role', p_role, true);
-  end if;
+  perform set_config('request.jwt.claims', p_claims, true), set_config('holdfast.user_jobs', p_user_jobs::text, true),
+    case when p_role is not null then set_config('role', p_role, true) end;
   if p_role = 'authenticated' then
     return holdfast.submit(p_job);
   elsif p_owner is null then

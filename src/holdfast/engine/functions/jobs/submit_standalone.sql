@@ -59,20 +59,14 @@ begin
     select v_new_id, l.id, case when v_due = v_now then nextval('holdfast.task_positions') end, v_due,
       case when v_due = v_now then 'ready' else 'scheduled' end, p_job -> 'args', p_job ->> 'owner',
       nullif(p_job -> 'labels', 'null'), v_name, v_before
-    from (
-      select min(l.id) as id from holdfast.task_policies k
-      join holdfast.lanes l on l.policy_id = k.id and l.priority = coalesce(p_job ->> 'priority', '0')::smallint
-        and l.closed_at is null and not l.returned
-        and coalesce(l.limit_key, '') = coalesce(p_job ->> 'limit_key', '')
-          and l.limit_key is not distinct from p_job ->> 'limit_key'
-        and coalesce(l.fair_owner, '') = '' and l.fair_owner is null
-      where k.queue = v_queue and k.type = v_type and k.policy = holdfast.parse_retry_policy(p_job)
-        and (p_job ->> 'owner' is null or not holdfast.needs_owner_rules(v_queue))
-    ) as l where l.id is not null
+    from holdfast.find_open_lane(v_queue, v_type, p_job, p_job ->> 'owner') as l where l.id is not null
     returning id, v_due = v_now and exists (select from holdfast.workers w where w.sleeping
       and v_queue = any (w.queues) and (w.types is null or v_type = any (w.types))) into v_id, v_wake;
   end if;
   if v_id is null then
+    if holdfast.is_plain_one_task_graph(p_job) then
+      return coalesce(holdfast.insert_one_task_graph(p_job), holdfast.submit(p_job));
+    end if;
     if p_job ? 'key' and v_new_id is not null then  -- reserved for a job that submit is to create
       delete from holdfast.idempotency_keys k
       where k.scope = 'key:' || coalesce(p_job ->> 'owner', '') and k.key = p_job ->> 'key' and k.job_id = v_new_id;
@@ -85,6 +79,21 @@ begin
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks',
     jsonb_build_object(coalesce(v_name, v_type), v_id));
 end $$;
+
+-- Find the lane of a task that a service submits. None if there is no such lane yet, or if jobs of the owner are
+-- counted or take turns. No pinned search_path, so that it is inlined; every name in it is qualified.
+create or replace function holdfast.find_open_lane(p_queue text, p_type text, p_task jsonb, p_owner text)
+returns table (id bigint)
+language sql stable as $$
+  select pg_catalog.min(l.id) from holdfast.task_policies k
+  join holdfast.lanes l on l.policy_id = k.id and l.closed_at is null and not l.returned
+    and l.priority = coalesce(p_task ->> 'priority', '0')::smallint
+    and coalesce(l.limit_key, '') = coalesce(p_task ->> 'limit_key', '')
+    and l.limit_key is not distinct from p_task ->> 'limit_key'
+    and coalesce(l.fair_owner, '') = '' and l.fair_owner is null
+  where k.queue = p_queue and k.type = p_type and k.policy = holdfast.parse_retry_policy(p_task)
+    and (p_owner is null or not holdfast.needs_owner_rules(p_queue))
+$$;
 
 -- Return whether submits with an owner are counted or have lanes of their own: there are quotas, or owners take turns.
 create or replace function holdfast.needs_owner_rules(p_queue text) returns boolean

@@ -114,7 +114,9 @@ create or replace function holdfast.check_unfinished_job_limit(p_owner text, p_m
 returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  if exists (select from holdfast.idempotency_keys k where k.scope = 'key:' || p_owner and k.key = p_key) then
+  if p_key is not null
+    and exists (select from holdfast.idempotency_keys k where k.scope = 'key:' || p_owner and k.key = p_key)
+  then
     return;
   end if;
   perform holdfast.lock_job_count(p_owner);
