@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from forged_tokens import EC, ED, OTHER_RSA, RSA, encode_base64url, jwk, make_fo
 from holdfast.engine.connection import Database
 from holdfast.errors import SettingsError
 from holdfast.server import create_app
+from holdfast.server.api.token_verification import TokenVerifier
 from holdfast.settings import Secret, Settings
 
 FORGED_TOKENS = make_forged_tokens()
@@ -113,6 +115,46 @@ async def test_keys_are_rotated_without_downtime(
     assert (await api.get("/api/jobs", headers=old)).status_code == 401
     key_set_file.write_text("{")  # an invalid key set does not replace the known one
     assert (await api.get("/api/jobs", headers=new)).status_code == 200
+
+
+@pytest.mark.parametrize(("kind", "verified_again"), [("HS256", False), ("RS256", True)])
+async def test_only_tokens_of_the_secret_are_believed_for_a_minute(
+    api_settings: Settings,
+    key_set_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    verified_again: bool,
+) -> None:
+    verifier = TokenVerifier(replace(api_settings, jwt_jwks=str(key_set_file)))
+    token = VALID_TOKEN_FACTORIES[kind]()
+    claims = await verifier.verify_token(token)
+    calls: list[str] = []
+    decode = jwt.decode
+
+    def count_and_decode(*args: Any, **options: Any) -> dict[str, Any]:
+        calls.append("decode")
+        return decode(*args, **options)
+
+    monkeypatch.setattr(jwt, "decode", count_and_decode)
+    for age_s, again in ((0.0, False), (2.0, verified_again), (61.0, True)):
+        calls.clear()
+        cached = verifier._cache[token]
+        verifier._cache[token] = replace(cached, verified_at=time.monotonic() - age_s)
+        assert await verifier.verify_token(token) == claims
+        assert bool(calls) == again
+
+
+async def test_cached_token_ends_when_it_expires_or_the_clock_is_set_back(
+    api_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier, now = TokenVerifier(api_settings), time.time()
+    token = make_hs256_token(exp=int(now) + 30)
+    await verifier.verify_token(token)
+    cached = verifier._cache[token]
+    assert cached.is_valid()
+    for moment in (now + 31, now - 60):
+        monkeypatch.setattr(time, "time", lambda moment=moment: moment)
+        assert not cached.is_valid()
 
 
 async def test_unknown_key_ids_do_not_cause_endless_fetches(

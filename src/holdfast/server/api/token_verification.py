@@ -28,6 +28,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings import Settings
 
 TOKEN_CACHE_LIFETIME_S = 1.0
+SECRET_TOKEN_CACHE_LIFETIME_S = 60.0
 MAX_CACHED_TOKENS = 1000
 CLOCK_LEEWAY_S = 10
 MAX_TOKEN_CHARS = 16_384
@@ -77,6 +78,24 @@ class VerificationKey:
     key: Any
 
 
+@dataclass(frozen=True, slots=True)
+class CachedToken:
+    """The claims of a verified token, how it is signed, and when it was verified."""
+
+    claims: dict[str, Any]
+    algorithm: str
+    verified_at: float  # monotonic time
+    verified_at_unix: float
+
+    def is_valid(self) -> bool:
+        """Return whether the token is still believed without verifying it again."""
+        lifetime_s = SECRET_TOKEN_CACHE_LIFETIME_S if self.algorithm == "HS256" else TOKEN_CACHE_LIFETIME_S
+        if time.monotonic() - self.verified_at >= lifetime_s:
+            return False
+        # If the clock was set back, the token may not be valid yet: it is verified again.
+        return bool(self.verified_at_unix <= time.time() < self.claims["exp"])
+
+
 class TokenVerifier:
     """Verifier of user tokens (JWTs), with the secret and the key set of the settings."""
 
@@ -96,26 +115,28 @@ class TokenVerifier:
                 field="jwt_secret",
             )
         self._key_set = PublicKeySet(settings.jwt_jwks) if settings.jwt_jwks else None
-        self._cache: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._cache: dict[str, CachedToken] = {}
 
     async def verify_token(self, token: str) -> dict[str, Any]:
         """Return the claims of a valid token. Raise `UnauthenticatedError` for an invalid token.
 
-        A valid token is cached for a second, unless it expires within it: verifying costs more than the rest
-        of a small request.
+        A valid token is cached until it expires, because verifying costs more than the rest of a small
+        request: for a second, or for a minute if it is signed with the configured secret, which nobody can
+        withdraw while this process runs.
         """
         cached = self._cache.get(token)
-        if cached is not None and time.monotonic() - cached[0] < TOKEN_CACHE_LIFETIME_S:
-            return cached[1]
+        if cached is not None and cached.is_valid():
+            return cached.claims
         self._cache.pop(token, None)
-        claims = await self._verify_uncached_token(token)
+        claims, algorithm = await self._verify_uncached_token(token)
         if claims["exp"] - time.time() > TOKEN_CACHE_LIFETIME_S:
             if len(self._cache) >= MAX_CACHED_TOKENS:
                 self._cache.clear()
-            self._cache[token] = (time.monotonic(), claims)
+            self._cache[token] = CachedToken(claims, algorithm, time.monotonic(), time.time())
         return claims
 
-    async def _verify_uncached_token(self, token: str) -> dict[str, Any]:
+    async def _verify_uncached_token(self, token: str) -> tuple[dict[str, Any], str]:
+        """Return the claims of a token and the algorithm of its signature."""
         if not self.configured or len(token) > MAX_TOKEN_CHARS or not token.isascii():
             raise UnauthenticatedError
         try:
@@ -133,7 +154,7 @@ class TokenVerifier:
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             raise UnauthenticatedError from None
         _validate_token_claims(claims)
-        return claims
+        return claims, key.algorithm
 
     async def _get_verification_key(self, header: dict[str, Any]) -> VerificationKey:
         algorithm, kid = header.get("alg"), header.get("kid")
