@@ -196,15 +196,21 @@ def print_descriptor() -> None:
 
 
 async def print_samples(depth: QueueDepth) -> None:
-    """Print one line per metric at every sample interval of the wall clock."""
-    enqueued = completed = 0
+    """Print one line per metric at every sample interval of the wall clock.
+
+    A timer may end a moment too early, so the next time is counted from the last one, and rates are of the
+    time that has really passed. Otherwise a second sample of the same moment would look like a stall.
+    """
+    next_at = time.time() // SAMPLE_INTERVAL_S * SAMPLE_INTERVAL_S
+    before = (time.monotonic(), metrics.enqueued, metrics.completed)
     while True:
-        await asyncio.sleep(SAMPLE_INTERVAL_S - time.time() % SAMPLE_INTERVAL_S)
-        before = (enqueued, completed)
-        enqueued, completed = metrics.enqueued, metrics.completed
+        next_at = max(next_at + SAMPLE_INTERVAL_S, time.time() // SAMPLE_INTERVAL_S * SAMPLE_INTERVAL_S)
+        await asyncio.sleep(max(next_at - time.time(), 0))
+        now = (time.monotonic(), metrics.enqueued, metrics.completed)
+        seconds, enqueued, completed = (new - old for new, old in zip(now, before, strict=True))
+        before = now
         values = {**metrics.compute_percentiles(),
-                  "enqueue_rate": (enqueued - before[0]) / SAMPLE_INTERVAL_S,
-                  "completion_rate": (completed - before[1]) / SAMPLE_INTERVAL_S,
+                  "enqueue_rate": enqueued / seconds, "completion_rate": completed / seconds,
                   "queue_depth": max(depth.estimate, 0)}  # fmt: skip
         at = datetime.now(UTC).isoformat()
         for metric, value in values.items():

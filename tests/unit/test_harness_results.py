@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from bench.harness import main as entry
 from bench.harness.main import HarnessMetrics
 from bench.harness.results import EntrySample, RunResult
 from bench.harness.server_samples import ServerMonitor, ServerSample
@@ -76,3 +82,32 @@ def test_percentiles_of_the_entry_are_right_within_six_percent(waited_ms: float)
 
 def test_percentiles_without_jobs_are_zero() -> None:
     assert set(HarnessMetrics().compute_percentiles().values()) == {0.0}
+
+
+async def test_a_timer_that_ends_too_early_adds_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second sample of the same moment would have no completions, which looks like a stall."""
+    clock, sampled_at = [100.2], list[float]()
+    rates = list[float]()
+
+    async def sleep_a_bit_less(seconds: float) -> None:
+        clock[0] += max(seconds - 0.002, 0)
+        entry.metrics.completed = int(clock[0] * 800)
+
+    def record_line(line: dict[str, Any]) -> None:
+        if line["metric"] == "completion_rate":
+            sampled_at.append(clock[0])
+            rates.append(line["value"])
+            if len(rates) == 5:
+                raise asyncio.CancelledError
+
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(entry, "SAMPLE_INTERVAL_S", 1.0)
+    monkeypatch.setattr(asyncio, "sleep", sleep_a_bit_less)
+    monkeypatch.setattr(entry, "print_json_line", record_line)
+    monkeypatch.setattr(entry, "metrics", HarnessMetrics())
+    entry.metrics.completed = int(clock[0] * 800)
+    with pytest.raises(asyncio.CancelledError):
+        await entry.print_samples(SimpleNamespace(estimate=0))  # type: ignore[arg-type]
+    assert [round(at) for at in sampled_at] == [101, 102, 103, 104, 105]
+    assert all(790 < rate < 810 for rate in rates)
