@@ -38,12 +38,20 @@ begin
     select jsonb_build_object('cause', c.fingerprint, 'attempts', e.attempts, 'exact', e.trend is null, 'first_at', n.first_at,
       'last_at', n.last_at, 'trend', coalesce(e.trend, n.trend), 'ignored_until', i.ignored_until, 'ignored_by',
         i.ignored_by, 'ignored_reason', i.ignored_reason, 'link', i.link)
-      || coalesce(holdfast.summarize_error_attempts(c.fingerprint, v_since, v_owner, e.attempts, 2000),
-        '{}') as body, n.last_at
+      || coalesce(holdfast.summarize_error_attempts(c.fingerprint, v_since, v_owner, e.attempts, 0), '{}')
+      || jsonb_build_object('jobs', round(n.jobs * greatest(1, e.attempts::numeric / p_max_rows)),
+        'jobs_exact', e.attempts <= p_max_rows) as body, n.last_at
     from holdfast.list_error_fingerprints(v_since, 1000) as c (fingerprint)
     left join holdfast.ignored_error_groups i on i.fingerprint = c.fingerprint
     cross join lateral (
+      -- Read once, and then counted by time and by job.
+      with a as materialized (
+        select a.ended_at, a.job_id from holdfast.attempts a
+        where a.fingerprint = c.fingerprint and a.ended_at >= v_since and a.keep_until >= v_since + interval '30 days'
+          and (v_owner is null or a.owner = v_owner)
+        order by a.ended_at desc limit p_max_rows)
       select sum(b.n)::bigint as count, min(b.first_at) as first_at, max(b.last_at) as last_at,
+        (select count(*) from (select distinct a.job_id from a) as j) as jobs,
         (select array_agg(coalesce(b2.n, 0) order by s) from generate_series(1, 12) as s
           left join (select * from unnest(array_agg(b.bucket), array_agg(b.n)) as u (
             bucket, n)) as b2 on b2.bucket = s) as trend
@@ -51,12 +59,7 @@ begin
         select least(width_bucket(date_part('epoch', a.ended_at), date_part('epoch', v_since),
             date_part('epoch', greatest(v_now, v_since + interval '1 second')), 12), 12) as bucket,
           count(*) as n, min(a.ended_at) as first_at, max(a.ended_at) as last_at
-        from (
-          select a.ended_at from holdfast.attempts a
-          where a.fingerprint = c.fingerprint and a.ended_at >= v_since and a.keep_until >= v_since + interval '30 days'
-            and (v_owner is null or a.owner = v_owner)
-          order by a.ended_at desc limit p_max_rows) as a
-        group by 1) as b
+        from a group by 1) as b
     ) as n
     cross join lateral (
       select greatest(n.count, (select sum(u.n) from unnest(f.trend) as u (n)))::bigint as attempts, f.trend
@@ -95,10 +98,12 @@ begin
 end $$;
 
 -- Summarize the newest attempts of a cause: the error and its job, task types, workers, versions and the number of
--- jobs. The jobs of p_max_rows attempts are counted; if there are more attempts, the number is an estimate.
+-- jobs. The jobs of p_max_rows attempts are counted; if there are more attempts, the number is an estimate. With 0 they
+-- are not counted. The newest attempts are the first of an index; a plan for any cause would read and sort all of them.
 create or replace function holdfast.summarize_error_attempts(p_cause text, p_since timestamptz, p_owner text,
   p_attempts bigint, p_max_rows integer) returns jsonb
-language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql stable set search_path = '' set jit = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
   v_newest holdfast.attempts[] := array(
     select a from holdfast.attempts a
@@ -108,17 +113,19 @@ declare
   -- As an array, so that the planner looks the tasks up one by one instead of joining.
   v_tasks uuid[] := array(select n.task_id from unnest(v_newest[1:20]) as n);
   v_workers bigint[] := array(select distinct n.worker_id from unnest(v_newest) as n);
-  v_jobs bigint := (select count(distinct a.job_id) from (
+  v_jobs bigint := case when p_max_rows > 0 then (select count(*) from (select distinct a.job_id from (
     select a.job_id from holdfast.attempts a
     where a.fingerprint = p_cause and a.ended_at >= p_since and a.keep_until >= p_since + interval '30 days'
       and (p_owner is null or a.owner = p_owner)
-    order by a.ended_at desc limit p_max_rows) as a);
+    order by a.ended_at desc limit p_max_rows) as a) as a) end;
+  v_types text[];
+  v_queues text[];
 begin
+  select array_agg(distinct t.type), array_agg(distinct t.queue) into v_types, v_queues
+  from holdfast.all_tasks t where t.id = any (v_tasks);
   return jsonb_build_object('type', v_newest[1].error_type, 'message', v_newest[1].message,
-    'newest_job', v_newest[1].job_id, 'jobs', round(v_jobs * greatest(1, p_attempts::numeric / p_max_rows)),
-    'jobs_exact', p_attempts <= p_max_rows,
-    'tasks', (select array_agg(distinct t.type) from holdfast.all_tasks t where t.id = any (v_tasks)),
-    'queues', (select array_agg(distinct t.queue) from holdfast.all_tasks t where t.id = any (v_tasks)),
+    'newest_job', v_newest[1].job_id, 'jobs', round(v_jobs * greatest(1, p_attempts::numeric / nullif(p_max_rows, 0))),
+    'jobs_exact', p_attempts <= p_max_rows, 'tasks', v_types, 'queues', v_queues,
     'workers', (select array_agg(distinct w.name) from holdfast.workers w where w.id = any (v_workers)),
     'versions', (select array_agg(distinct w.report ->> 'version') from holdfast.workers w
       where w.id = any (v_workers) and w.report ->> 'version' is not null));

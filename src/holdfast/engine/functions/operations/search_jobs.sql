@@ -290,6 +290,8 @@ end $$;
 
 -- Count matching jobs: {count, exact, at_least}. The count is exact up to p_max_rows. Above, or where the search stopped
 -- before the oldest job, it is an estimate from a sample; `at_least` says that the sample had no more than was counted.
+-- A search that finds many matches in a few rows, and cannot reach the oldest job, scans no more rows: the sample is
+-- better then. One that finds few scans on, because a sample may have none of them.
 create or replace function holdfast.count_jobs(p_query jsonb default '{}', p_max_rows integer default 10000,
   p_max_scanned integer default 100000)
 returns jsonb
@@ -298,15 +300,20 @@ declare
   v_max_rows integer := least(greatest(coalesce(p_max_rows, 10000), 1), 100000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
   v_scanned integer := least(v_max_scanned, 2 * v_max_rows);
+  v_min_matches constant integer := 500;
   v_floor uuid := holdfast.find_oldest_scanned_id(p_query, null, v_scanned);
   v_count bigint := (select count(*) from holdfast.search_job_ids(
     p_query, null, v_floor, v_max_rows + 1, v_scanned));
+  v_last_floor uuid;
   v_estimate bigint;
 begin
   if v_count <= v_max_rows and v_floor is not null and v_scanned < v_max_scanned then
-    v_floor := holdfast.find_oldest_scanned_id(p_query, null, v_max_scanned);
-    v_count := (select count(*) from holdfast.search_job_ids(
-      p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
+    v_last_floor := holdfast.find_oldest_scanned_id(p_query, null, v_max_scanned);
+    if v_last_floor is null or v_count < v_min_matches then
+      v_floor := v_last_floor;
+      v_count := (select count(*) from holdfast.search_job_ids(
+        p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
+    end if;
   end if;
   if v_count <= v_max_rows and v_floor is null then
     return jsonb_build_object('count', v_count, 'exact', true, 'at_least', false);
