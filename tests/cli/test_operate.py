@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import pytest
 from manual_worker import ManualWorker, submit_job
 from shell import Captured, Shell
@@ -61,6 +62,21 @@ def test_pause_stores_the_reason_and_resume_ends_it(shell: Shell) -> None:
     assert shell("queue", "desired-workers", "nobody") == "0\n"
     shell("queue", "create", "letters")
     assert "is a message queue" in shell("queue", "pause", "letters", code=5)
+
+
+def test_a_count_above_ten_thousand_is_marked_as_an_estimate(shell: Shell, url: Secret) -> None:
+    async def submit_many() -> None:
+        connection = await asyncpg.connect(url.reveal())
+        await jobs.submit_many(connection, [{"type": "t", "queue": "full"} for _ in range(12_000)])
+        await connection.close()
+
+    asyncio.run(submit_many())
+    row = next(line.split("\t") for line in shell("queue", "list").splitlines() if line.startswith("full\t"))
+    assert "~12k" in row
+    rows = [json.loads(line) for line in shell("queue", "list", "--json").splitlines()]
+    [listed] = [each for each in rows if each["queue"] == "full"]
+    assert listed["ready_exact"] is False
+    assert listed["ready"] == pytest.approx(12_000, rel=0.2)
 
 
 def test_unknown_queue_is_refused_with_the_most_similar_name(shell: Shell) -> None:

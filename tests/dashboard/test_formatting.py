@@ -22,6 +22,8 @@ from holdfast.formatting import (
     shorten_id,
     truncate_text,
 )
+from holdfast.server.dashboard.attention import AttentionItem, sort_attention_items
+from holdfast.server.dashboard.schedule_text import describe_schedule
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -48,6 +50,34 @@ def test_durations(seconds: float, text: str, long_text: str) -> None:
     assert format_duration(seconds) == text
     assert format_duration(timedelta(seconds=seconds)) == text
     assert format_long_duration(seconds) == long_text
+
+
+@pytest.mark.parametrize(
+    ("cron", "text"),
+    [
+        ("0 6 * * *", "every day at 06:00"),
+        ("30 9 LW * *", "on the last weekday (Monday to Friday) of every month at 09:30"),
+        ("0 0 L * *", "on the last day of every month at 00:00"),
+        ("0 8 * * 5#3", "on the third Friday of every month at 08:00"),
+        ("0 8 * * mon#1", "on the first Monday of every month at 08:00"),
+        ("0 8 * * 5L", "on the last Friday of every month at 08:00"),
+        ("0 8 L 6 *", "0 8 L 6 *"),  # has no simple description
+        ("0 8 * * x#9", "0 8 * * x#9"),
+    ],
+)
+def test_schedules_in_words(cron: str, text: str) -> None:
+    assert describe_schedule(cron, None) == text
+
+
+def test_the_worst_and_largest_problem_comes_first() -> None:
+    problems = [
+        AttentionItem("info", "old snapshot", "", [], 900),
+        AttentionItem("danger", "43 failures", "", [], 43),
+        AttentionItem("warning", "dead letters", "", [], 5000),
+        AttentionItem("danger", "600 failures", "", [], 600),
+    ]
+    subjects = [item.subject for item in sort_attention_items(problems)]
+    assert subjects == ["600 failures", "43 failures", "dead letters", "old snapshot"]
 
 
 def test_missing_values() -> None:

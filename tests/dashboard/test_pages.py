@@ -160,6 +160,9 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
         assert get_worker_state(client.get("/workers").text, "dying") == "unresponsive"
         dashboard.run_query(lambda conn: scratch.advance_database_clock(conn, timedelta(seconds=60)))
         assert get_worker_state(client.get("/workers").text, "dying") == "lost"
+        own_page = client.get("/worker?name=dying").text
+        header = own_page[own_page.index("page-header") :]
+        assert re.search(r'class="state \w+">.*?<span>(\w+)</span>', header)[1] == "lost"  # type: ignore[index]
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
         dashboard.run_query(lambda conn: scratch.advance_database_clock(conn, timedelta(seconds=30)))
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))

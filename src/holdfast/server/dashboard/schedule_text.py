@@ -38,6 +38,11 @@ CRON_ALIAS_TEXTS = {
     "@yearly": "on 1 January at 00:00",
     "@annually": "on 1 January at 00:00",
 }
+LAST_DAY_TEXTS = {
+    "l": "on the last day of every month",
+    "lw": "on the last weekday (Monday to Friday) of every month",
+}
+ORDINALS = ("", "first", "second", "third", "fourth", "fifth")
 _WEEKDAY_NUMBERS = {day[:3].lower(): n for n, day in enumerate(WEEKDAY_NAMES_FROM_SUNDAY[:7])}
 _MONTH_NUMBERS = {month[:3].lower(): n for n, month in enumerate(MONTH_NAMES) if month}
 
@@ -89,6 +94,8 @@ def _describe_cron_days(day: str, month: str, weekday: str) -> str | None:
         return "every day"
     if day == "*" and month == "*":
         return _describe_weekdays(weekday)
+    if day in LAST_DAY_TEXTS and month == weekday == "*":
+        return LAST_DAY_TEXTS[day]
     if day.isdigit() and weekday == "*" and month == "*":
         return f"on day {int(day)} of every month"
     if day.isdigit() and weekday == "*":
@@ -100,10 +107,20 @@ def _describe_cron_days(day: str, month: str, weekday: str) -> str | None:
 def _describe_weekdays(field: str) -> str | None:
     if field in {"1-5", "mon-fri"}:
         return "Monday to Friday"
+    name, _, place = field.partition("#")
+    if place.isdigit() and 1 <= int(place) <= 5 and (weekday := _find_weekday_name(name)):
+        return f"on the {ORDINALS[int(place)]} {weekday} of every month"
+    if field.endswith("l") and (weekday := _find_weekday_name(field[:-1])):
+        return f"on the last {weekday} of every month"
     names: list[str] = []
     for part in field.split(","):
-        number = int(part) if part.isdigit() else _WEEKDAY_NUMBERS.get(part, -1)
-        if not 0 <= number <= 7:
+        weekday = _find_weekday_name(part)
+        if weekday is None:
             return None
-        names.append(WEEKDAY_NAMES_FROM_SUNDAY[number])
+        names.append(weekday)
     return "every " + " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _find_weekday_name(text: str) -> str | None:
+    number = int(text) if text.isdigit() else _WEEKDAY_NUMBERS.get(text, -1)
+    return WEEKDAY_NAMES_FROM_SUNDAY[number] if 0 <= number <= 7 else None
