@@ -173,6 +173,7 @@ LONG_TESTS = (
     "test_sigkill_leaves_no_process_running",
     "test_the_local_engine_hears_speech",
     "test_the_page_imports_a_file_in_a_browser",
+    "test_two_at_the_same_moment_both_serve",
     "test_worker_registers_each_schedule_on_one_shard",
     "test_steps_of_the_build_job_work_here",
     "test_worker_that_dies_ends_the_demo",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib
 import ipaddress
 import os
@@ -58,6 +59,12 @@ SERVER_SHUTDOWN_TIMEOUT_S = 5  # for open responses; event streams never end by 
     is_flag=True,
     help="Serve the API without the dashboard. Default: serve the dashboard at /dashboard.",
 )
+@click.option(
+    "--socket-descriptor",
+    type=int,
+    hidden=True,
+    help="Serve on the listening socket with this file descriptor, which the parent process opened.",
+)
 @exit_with_parent_option
 @pass_session
 def api_command(session: CliSession, /, app: str | None, systems: tuple[str, ...], **options: Any) -> None:
@@ -82,7 +89,10 @@ def api_command(session: CliSession, /, app: str | None, systems: tuple[str, ...
     )
     if settings.shards is not None:
         refuse_systems_on_shards(system.mount for system in contents.systems)
-    listener = open_server_socket(settings.api_host, settings.api_port)
+    if (descriptor := options["socket_descriptor"]) is not None:
+        listener = socket.socket(fileno=descriptor)
+    else:
+        listener = open_server_socket(settings.api_host, settings.api_port)
     # With shards, the first one has sessions of people and the tables of systems.
     url = next(iter(parse_shards(settings.shards.reveal()).values())) if settings.shards else None
     if url is None:
@@ -195,10 +205,12 @@ def open_server_socket(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
+        is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = f"Another program uses port {port}" if is_in_use else str(error)
         raise HoldfastError(
-            f"Cannot listen on {host}:{port}: {error}.",
-            fix="Stop the program that uses the port, or choose another one with --port (0 chooses a "
-            "free one).",
+            f"Cannot listen on {host}:{port}: {reason}.",
+            fix="Choose another port with --port or HOLDFAST_API_PORT (0 chooses a free one)"
+            f"{', or stop that program' if is_in_use else ''}.",
         ) from error
     return listener
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,8 +31,10 @@ class ManagedProcess:
     log: Path
     process: asyncio.subprocess.Process | None = None
     environment: dict[str, str] = field(default_factory=dict[str, str])  # in addition to the parent's
+    listener: socket.socket | None = None  # the API serves on this socket of the parent
 
     async def start(self) -> None:
+        inherited = [] if self.listener is None else [self.listener.fileno()]
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -39,9 +42,11 @@ class ManagedProcess:
                 "holdfast",
                 *self.arguments,
                 "--exit-with-parent",
+                *(f"--socket-descriptor={number}" for number in inherited),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                pass_fds=inherited,
                 env={**os.environ, **self.environment},  # house: environment (passed on, not read)
                 # Ctrl-C in the terminal reaches the parent only, which then stops the children in order.
                 start_new_session=True,

@@ -23,8 +23,8 @@ from holdfast.cli.output import CliOutput
 from holdfast.cli.session import CliSession, pass_session
 from holdfast.client import Client, JobHandle
 from holdfast.devtools import sample_tasks
+from holdfast.devtools.api_socket import get_port, open_api_socket
 from holdfast.devtools.child_processes import ManagedProcess, create_interrupt_event, watch_python_files
-from holdfast.devtools.dev import choose_free_port
 from holdfast.devtools.dev_processes import create_login_link
 from holdfast.engine import embedded, install
 from holdfast.extras import require_extra
@@ -50,6 +50,7 @@ class DemoRun:
     processes: list[ManagedProcess]
     token: str
     sites: dict[str, socket.socket]  # local websites by system; without what this machine cannot run
+    port: int
 
 
 @click.command("demo")
@@ -73,14 +74,14 @@ def demo_command(session: CliSession, keep_running: bool) -> int:
         output.print_line(f"  database  {redact_url(url.reveal())}")
         folder = settings.home / "demo"
         folder.mkdir(parents=True, exist_ok=True)
-        port = choose_free_port(settings.api_port)
         environment, token = demo_systems.create_demo_credentials(settings)
         environment |= session.settings_as_environment() | {"HOLDFAST_HOME": str(settings.home.absolute())}
         sites = _open_sites(settings, output)
         environment |= _allow_sites(settings, sites)
-        processes = _build_demo_processes(folder, port, environment, list(sites))
-        run = DemoRun(settings, url, output, folder, processes, token, sites)
-        return session.run_async(_run_demo(run, port, keep_running=keep_running))
+        with open_api_socket(settings, None, output.print_line) as listener:
+            processes = _build_demo_processes(folder, listener, environment, list(sites))
+            run = DemoRun(settings, url, output, folder, processes, token, sites, get_port(listener))
+            return session.run_async(_run_demo(run, keep_running=keep_running))
     finally:
         if server:
             server.release()
@@ -136,10 +137,10 @@ def _allow_sites(settings: Settings, sites: dict[str, socket.socket]) -> dict[st
 
 
 def _build_demo_processes(
-    folder: Path, port: int, environment: dict[str, str], systems: list[str]
+    folder: Path, listener: socket.socket, environment: dict[str, str], systems: list[str]
 ) -> list[ManagedProcess]:
     commands = {
-        "API": ["api", "--port", str(port), "--system", "exports", "--system", "reports"],
+        "API": ["api", "--system", "exports", "--system", "reports"],
         "worker": ["worker", sample_tasks.__name__],
         "systems": ["worker", DEMO_SYSTEMS_MODULE],
     }
@@ -147,12 +148,18 @@ def _build_demo_processes(
         commands["API"] += ["--system", name]
         commands[name] = ["worker", f"holdfast.systems.{name}"]
     return [
-        ManagedProcess(name, arguments, folder / f"{name.lower()}.log", environment=environment)
+        ManagedProcess(
+            name,
+            arguments,
+            folder / f"{name.lower()}.log",
+            environment=environment,
+            listener=listener if name == "API" else None,
+        )
         for name, arguments in commands.items()
     ]
 
 
-async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
+async def _run_demo(run: DemoRun, *, keep_running: bool) -> int:
     applied = await install.migrate_database(run.url, run.settings)
     run.output.print_line(f"  schema    version {applied.version}")
     interrupted = create_interrupt_event()
@@ -170,18 +177,19 @@ async def _run_demo(run: DemoRun, port: int, *, keep_running: bool) -> int:
             demo_clips = _import_demo_clips()
             await stack.enter_async_context(demo_clips.serve_videos(run.sites["clips"]))
             await demo_clips.install_clips(client)
-        return await _run_processes(run, port, interrupted, keep_running=keep_running)
+        return await _run_processes(run, interrupted, keep_running=keep_running)
 
 
-async def _run_processes(run: DemoRun, port: int, interrupted: asyncio.Event, *, keep_running: bool) -> int:
+async def _run_processes(run: DemoRun, interrupted: asyncio.Event, *, keep_running: bool) -> int:
+    url = f"http://127.0.0.1:{run.port}"
     try:
         for process in run.processes:
             await process.start()
-        run.output.print_line(f"  api       http://127.0.0.1:{port}/healthz  (log: {run.folder / 'api.log'})")
+        run.output.print_line(f"  api       {url}/healthz  (log: {run.folder / 'api.log'})")
         run.output.print_line(f"  worker    {sample_tasks.__name__}  (log: {run.folder / 'worker.log'})")
         exit_code = await _run_until_interrupted(interrupted, _run_sample_jobs(run))
         if keep_running and exit_code is not None:
-            await _print_addresses(run, f"http://127.0.0.1:{port}")
+            await _print_addresses(run, url)
             run.output.print_line("Running until Ctrl-C; the processes restart when a Python file changes.")
             await _run_until_interrupted(interrupted, _restart_on_file_change(run))
         return 130 if exit_code is None and not keep_running else exit_code or 0

@@ -8,6 +8,7 @@ SIGKILL, to show that their jobs recover. However this process ends, its child p
 from __future__ import annotations
 
 import asyncio
+import socket
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from holdfast.cli.api import check_server_extra, load_or_create_service_key, open_server_socket
+from holdfast.cli.api import check_server_extra, load_or_create_service_key
 from holdfast.cli.keyboard import KeyboardInput
 from holdfast.cli.session import CliSession, pass_session
 from holdfast.client import Client, open_client_database
 from holdfast.devtools import sample_tasks
+from holdfast.devtools.api_socket import get_port, open_api_socket
 from holdfast.devtools.child_processes import ManagedProcess, create_interrupt_event, watch_python_files
 from holdfast.devtools.dev_processes import DevProcesses, create_login_link, has_job_types
 from holdfast.devtools.job_feed import JobFeed, submit_sample_jobs
@@ -41,7 +43,7 @@ KEY_HELP = "keys: o open dashboard  s submit samples  k kill -9 workers  r resta
     "--port",
     type=click.IntRange(0, 65535),
     help="Serve the API and the dashboard on this TCP port; 0 chooses a free port. Default: the "
-    "setting api_port.",
+    "setting api_port, or the next free port if that is not set and the port is in use.",
 )
 @click.option(
     "--samples/--no-samples",
@@ -81,9 +83,10 @@ def dev_command(
         )
         session.confirm(consequence, yes=yes, dry_run=False)
     try:
-        processes = _build_dev_processes(session, app, port, with_samples=samples)
-        session.output.print_line(f" database   {redact_url(url.reveal())}")
-        return session.run_async(_run_dev_processes(session, processes, url.reveal()))
+        with open_api_socket(session.settings, port, session.output.print_line) as listener:
+            processes = _build_dev_processes(session, app, listener, with_samples=samples)
+            session.output.print_line(f" database   {redact_url(url.reveal())}")
+            return session.run_async(_run_dev_processes(session, processes, url.reveal()))
     finally:
         if server:
             server.release()
@@ -97,16 +100,15 @@ def is_local_database(url: str) -> bool:
 
 
 def _build_dev_processes(
-    session: CliSession, app: str | None, port: int | None, *, with_samples: bool
+    session: CliSession, app: str | None, listener: socket.socket, *, with_samples: bool
 ) -> DevProcesses:
-    settings = session.settings
-    folder = settings.home / "dev"
+    folder = session.settings.home / "dev"
     folder.mkdir(parents=True, exist_ok=True)
-    api_port = choose_free_port(settings.api_port if port is None else port)
     environment = session.settings_as_environment()
     served_app = [app] if app and has_job_types(app) else []
-    arguments = ["api", *served_app, "--port", str(api_port)]
-    api = ManagedProcess("API", arguments, folder / "api.log", environment=environment)
+    api = ManagedProcess(
+        "API", ["api", *served_app], folder / "api.log", environment=environment, listener=listener
+    )
     workers: list[ManagedProcess] = []
     if app:
         workers.append(
@@ -115,19 +117,8 @@ def _build_dev_processes(
     if with_samples:
         arguments = ["worker", sample_tasks.__name__]
         workers.append(ManagedProcess("samples", arguments, folder / "samples.log", environment=environment))
-    url = f"http://127.0.0.1:{api_port}"
+    url = f"http://127.0.0.1:{get_port(listener)}"
     return DevProcesses(session.output, url, api, workers, serves_app=bool(served_app))
-
-
-def choose_free_port(preferred: int) -> int:
-    """Return the preferred port, or another free port if it is in use."""
-    try:
-        listener = open_server_socket("127.0.0.1", preferred)
-    except HoldfastError:
-        listener = open_server_socket("127.0.0.1", 0)
-    with listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 async def _run_dev_processes(session: CliSession, processes: DevProcesses, url: str) -> int:
