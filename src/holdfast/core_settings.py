@@ -91,6 +91,9 @@ class CoreSettings:
     sentry_dsn: Secret | None = define_setting(
         None, "Report exceptions of tasks to this Sentry DSN; needs holdfast[telemetry] (default: none)"
     )
+    sentry_check_ins: OnOffSwitch = define_setting(
+        "on", "Report the runs of schedules to Sentry as check-ins, if `sentry_dsn` is set (default: on)"
+    )
     health_host: str = define_setting(
         "127.0.0.1", "Set the address on which workers serve health checks and metrics (default: 127.0.0.1)"
     )

@@ -32,6 +32,8 @@ EVENT_DESCRIPTIONS: Final[dict[str, str]] = {
     "worker.service_recovered": "A part of a worker works again: service, failures",
     "worker.stopped": "A worker released all its tasks: worker, reason",
     "schedules.registered": "Schedules of an app were stored: source, created, changed, unchanged, missing",
+    "schedule.attempt_started": "An attempt of a task of a scheduled job without an owner began: schedule, "
+    "task, job, name, queue, attempt",
     "worker.event_loop_blocked": "A task blocked the event loop: worker, task, name, seconds, place",
     "worker.heartbeat_replaced": "The process that renews leases died and was started again: worker",
     "worker.child_started": "A child process for tasks was started: worker, pid",
@@ -43,7 +45,7 @@ EVENT_DESCRIPTIONS: Final[dict[str, str]] = {
     "masker (masks the secrets of the arguments in a text)",
     "task.started": "An attempt began: task, job, name, queue, attempt, owner (if the job has one)",
     "task.finished": "The outcome of an attempt was recorded: task, job, name, queue, attempt, owner, "
-    "outcome, seconds, error",
+    "schedule (as for schedule.attempt_started), outcome, seconds, error",
     "outcome.refused": "The outcome of an attempt was not recorded: task, attempt, outcome, reason",
     "task.lease_lost": "Another worker got the lease of a task: task, attempt",
     "message.started": "A consumer began to handle a message: queue, message, name, reads",

@@ -39,6 +39,13 @@ class WorkerProcesses:
         self.started.append(process)
         return process
 
+    async def stop_all(self) -> None:
+        """End the processes as a deployment does, and wait for them."""
+        for process in self.started:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+
     def read_record_lines(self) -> list[list[str]]:
         return [line.split() for line in self.record.read_text().splitlines()] if self.record.exists() else []
 

@@ -27,6 +27,7 @@ _LOG_LEVELS_BY_EVENT = {
     "worker.child_started": logging.DEBUG,
     "worker.child_ended": logging.DEBUG,
     "message.started": logging.DEBUG,
+    "schedule.attempt_started": logging.DEBUG,
     "task.started": logging.DEBUG,
     "task.raised": logging.DEBUG,
     "tasks.claimed": logging.DEBUG,

@@ -67,6 +67,7 @@ class LeasedTask(Lease, frozen=True, kw_only=True):
     max_attempts: int
     owner: str | None = None
     trace: str | None = None  # the W3C traceparent of the submitter
+    schedule: str | None = None  # the name of the schedule that created the job, if it has no owner
 
 
 class Outcome(Lease, frozen=True, kw_only=True):
@@ -243,6 +244,7 @@ def _decode_tasks(rows: Sequence[Record], header: _ClaimHeader) -> list[LeasedTa
                 max_attempts=attempts,
                 owner=details.get("owner") if details else None,
                 trace=details.get("trace") if details else None,
+                schedule=details.get("schedule") if details else None,
             )
         )
     return tasks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 
@@ -23,6 +24,18 @@ class ScheduleRegistrationResult(msgspec.Struct, frozen=True, kw_only=True):
     changed: list[str]
     unchanged: list[str]
     missing: list[str]
+
+
+class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True):
+    """When a schedule runs, and the status of one of its jobs (None if the job does not exist)."""
+
+    cron: str | None
+    every_s: float | None
+    timezone: str
+    status: str | None
+
+
+_run_decoder = msgspec.json.Decoder(ScheduledRun)
 
 
 async def put_schedule(connection: Connection, schedule: Mapping[str, Json]) -> StoredSchedule:
@@ -86,6 +99,12 @@ async def run_schedule(connection: Connection, name: str) -> SubmitResult:
     """Submit the job of a schedule now, in addition to its scheduled runs."""
     response = await connection.fetchval("select holdfast.run_schedule($1)", name)
     return msgspec.json.decode(response, type=SubmitResult)
+
+
+async def get_scheduled_run(connection: Connection, name: str, job_id: UUID) -> ScheduledRun | None:
+    """Return a run of a schedule, or None if the schedule does not exist or belongs to an end user."""
+    text = await connection.fetchval("select holdfast.get_scheduled_run($1, $2)", name, job_id)
+    return None if text is None else _run_decoder.decode(text)
 
 
 async def preview_schedule(connection: Connection, name: str, count: int = 10) -> list[datetime]:

@@ -43,6 +43,7 @@ from holdfast.worker.runtime import (
     RunUntil,
     WorkerRuntime,
 )
+from holdfast.worker.sentry_check_ins import check_in_with_sentry
 from holdfast.worker.shard_workers import ShardWorkers
 
 MAX_DATABASE_WAIT_PAUSE_S: Final = 2.0
@@ -202,8 +203,10 @@ class Worker:
             raise RefusedError("This worker runs already.", fix="Create another worker.")
         self._running = asyncio.get_running_loop().create_future()
         try:
-            with monitor_worker(runtime, self._build_monitoring_settings()):
-                await runtime.run(self._stop_event)
+            settings = self._build_monitoring_settings()
+            with monitor_worker(runtime, settings):
+                async with check_in_with_sentry(runtime.database, settings):
+                    await runtime.run(self._stop_event)
         finally:
             self._running.set_result(None)
 

@@ -94,7 +94,7 @@ class WorkerRuntime:
         **options: Unpack[RuntimeOptions],
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._database = database
+        self.database = database
         self._tasks = dict(tasks)
         self._grace = options.get("grace", DEFAULT_STOP_GRACE)
         self._until = options.get("until", "stopped")
@@ -153,7 +153,7 @@ class WorkerRuntime:
             return None
         return ChildProcessPool(
             command,
-            self._database,
+            self.database,
             options.get("child_task_types", self._tasks),
             modules=options.get("child_modules", ()),
         )
@@ -289,7 +289,7 @@ class WorkerRuntime:
 
     async def _mark_worker_stopped(self) -> None:
         with contextlib.suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(MARK_STOPPED_TIMEOUT_S), self._database.connection() as connection:
+            async with asyncio.timeout(MARK_STOPPED_TIMEOUT_S), self.database.connection() as connection:
                 await self._fetcher.release_unreceived_tasks(connection)
                 await leases.mark_worker_stopped(connection, self.name)
 
@@ -350,7 +350,7 @@ class WorkerRuntime:
             "pid": os.getpid(),
             "version": __version__,
             "slots": self._start_fields["concurrency"],
-            "listening": self._database.settings.listen != "off",
+            "listening": self.database.settings.listen != "off",
             "running": len(self._fetcher.running) - self._executor.waiting_count,
             "ended": self._executor.ended_count,
             "loop_lag_ms": round(self._heartbeat.loop_lag_s * 1000),

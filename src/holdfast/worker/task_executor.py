@@ -173,6 +173,9 @@ class TaskExecutor:
         current.set(context)
         if telemetry.has_subscribers("task.started"):
             telemetry.emit("task.started", **_build_event_fields(attempt), **_build_owner_field(attempt))
+        if attempt.claimed.schedule is not None:
+            schedule = attempt.claimed.schedule
+            telemetry.emit("schedule.attempt_started", schedule=schedule, **_build_event_fields(attempt))
         if self._tracing is not None:
             outcome = await self._run_in_span(attempt)
         elif attempt.isolated:
@@ -317,9 +320,11 @@ def _build_owner_field(attempt: Attempt) -> dict[str, str]:
 
 
 def _build_finished_event(attempt: Attempt, outcome: TaskOutcome | None) -> dict[str, Any]:
+    schedule = attempt.claimed.schedule
     return {
         **_build_event_fields(attempt),
         **_build_owner_field(attempt),
+        **({} if schedule is None else {"schedule": schedule}),
         "outcome": outcome.kind if outcome else "stopped",
         "seconds": time.monotonic() - attempt.started_at,
         "error": _redact_outcome_error(attempt, outcome),

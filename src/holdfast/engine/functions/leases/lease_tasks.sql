@@ -132,11 +132,18 @@ begin
   select * from leased;
 end $$;
 
--- Return additional data of a task for the worker: {owner, trace}, or null without data.
+-- Return additional data of a task for the worker: {owner, trace, schedule}, or null without data. Jobs with an owner
+-- have no schedule here: only schedules of the application are reported to Sentry.
 create or replace function holdfast.build_task_header(p_owner text, p_labels jsonb) returns jsonb
 language plpgsql immutable set search_path = '' as $$
 begin
-  return nullif(jsonb_strip_nulls(jsonb_build_object('owner', p_owner, 'trace', p_labels -> 'traceparent')), '{}');
+  if p_labels is null then
+    return case when p_owner is not null then jsonb_build_object('owner', p_owner) end;
+  elsif p_owner is not null then
+    return jsonb_strip_nulls(jsonb_build_object('owner', p_owner, 'trace', p_labels -> 'traceparent'));
+  end if;
+  return nullif(jsonb_strip_nulls(jsonb_build_object('trace', p_labels -> 'traceparent',
+    'schedule', p_labels -> 'schedule')), '{}');
 end $$;
 
 -- Return the outputs of the parents of a task: {name: output}.

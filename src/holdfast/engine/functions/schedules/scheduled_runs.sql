@@ -114,5 +114,15 @@ begin
   return v_count;
 end $$;
 
-call holdfast.grant_execute('holdfast_worker', 'run_schedule');
+-- Return when a schedule runs and the status of one of its jobs, or null for a schedule of an end user.
+create or replace function holdfast.get_scheduled_run(p_schedule text, p_job_id uuid) returns jsonb
+language plpgsql stable security definer set search_path = '' as $$
+begin
+  return (
+  select jsonb_build_object('cron', s.cron, 'every_s', s.every_s, 'timezone', s.timezone,
+    'status', holdfast.get_job_status(p_job_id))
+  from holdfast.schedules s where s.name = p_schedule and s.owner is null);
+end $$;
+
+call holdfast.grant_execute('holdfast_worker', 'run_schedule', 'get_scheduled_run');
 call holdfast.grant_execute('service_role', 'run_schedule');
