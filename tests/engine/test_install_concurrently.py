@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,30 +55,53 @@ async def is_index_valid(connection: Database) -> bool | None:
     return rows
 
 
+@pytest.fixture
+async def schema_without_index(empty_url: Secret, settings: Settings) -> None:
+    """Install the schema of the version before the index."""
+    files = SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
+    await install.migrate_database(empty_url, settings, files=files)
+
+
+@pytest.mark.usefixtures("schema_without_index")
 async def test_runs_between_the_transactions(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
     done = await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)
-    assert done.versions == (1, 2, 3, 4)
+    assert done.versions == (3, 4)
     assert await is_index_valid(database) is True
     assert (await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)).versions == ()
 
 
+async def test_a_new_schema_is_created_in_one_transaction(
+    empty_url: Secret, settings: Settings, database: Database
+) -> None:
+    broken = replace(LAST_MIGRATION, sql="select 1 / 0;")
+    files = replace(SCHEMA_FILES, migrations=(*SCHEMA_FILES.migrations[:-1], broken))
+    with pytest.raises(DatabaseError, match="division by zero"):
+        await install.migrate_database(empty_url, settings, files=files)
+    assert await database.fetchval("select to_regnamespace('holdfast')") is None
+    done = await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)
+    assert done.versions == (1, 2, 3, 4)
+    assert await is_index_valid(database) is True
+    status = await install.read_schema_status(empty_url, settings, files=SCHEMA_FILES)
+    assert status.is_current
+    assert status.changed_migrations == ()
+
+
+@pytest.mark.usefixtures("schema_without_index")
 async def test_ten_at_once_do_not_wait_for_each_other_for_ever(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
     runs = [install.migrate_database(empty_url, settings, files=SCHEMA_FILES) for _ in range(10)]
     done = await asyncio.wait_for(asyncio.gather(*runs), 60)
-    assert sorted(version for each in done for version in each.versions) == [1, 2, 3, 4]
+    assert sorted(version for each in done for version in each.versions) == [3, 4]
     assert await is_index_valid(database) is True
 
 
+@pytest.mark.usefixtures("schema_without_index")
 async def test_a_failed_build_is_cleaned_up_and_run_again(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    await install.migrate_database(
-        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
-    )
     await database.execute("insert into holdfast.things values (1), (1)")
     with pytest.raises(DatabaseError, match=r"migrations/0003_things_index\.sql"):
         await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)
@@ -91,25 +115,21 @@ async def test_a_failed_build_is_cleaned_up_and_run_again(
     assert await is_index_valid(database) is True
 
 
+@pytest.mark.usefixtures("schema_without_index")
 async def test_an_index_that_was_finished_but_not_recorded_is_kept(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
-    await install.migrate_database(
-        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
-    )
     await database.execute(INDEX_MIGRATION.sql)
     before = await database.fetchval("select to_regclass('holdfast.things_n')::oid")
     assert (await install.migrate_database(empty_url, settings, files=SCHEMA_FILES)).versions == (3, 4)
     assert await database.fetchval("select to_regclass('holdfast.things_n')::oid") == before
 
 
+@pytest.mark.usefixtures("schema_without_index")
 async def test_a_cancelled_build_goes_on_later(
     empty_url: Secret, settings: Settings, database: Database
 ) -> None:
     """The build waits for a transaction that has seen the table; it is cancelled while it waits."""
-    await install.migrate_database(
-        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
-    )
     blocker = await asyncpg.connect(empty_url.reveal())
     async with blocker.transaction():
         await blocker.execute("insert into holdfast.things values (1)")
@@ -144,13 +164,11 @@ def write_schema_files(folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("schema_without_index")
 async def test_kill_9_while_the_server_still_builds(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     """The server goes on building for a process that is gone; the next run has to get along with that."""
-    await install.migrate_database(
-        empty_url, settings, files=SchemaFiles((BASELINE_MIGRATION, TABLE_MIGRATION), MINIMAL_FUNCTION_FILES)
-    )
     blocker = await asyncpg.connect(empty_url.reveal())
     async with blocker.transaction():
         await blocker.execute("insert into holdfast.things values (1)")
@@ -184,11 +202,12 @@ async def building(connection: Database) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("schema_without_index")
 async def test_the_script_runs_it_outside_the_transactions(
     empty_url: Secret, settings: Settings, database: Database, tmp_path: Path
 ) -> None:
     file = tmp_path / "script.sql"
-    file.write_text(migration_script.build_migration_script(files=SCHEMA_FILES), encoding="utf-8")
+    file.write_text(migration_script.build_migration_script(2, files=SCHEMA_FILES), encoding="utf-8")
     subprocess.run(
         [
             sys.executable,
@@ -209,3 +228,9 @@ async def test_the_script_runs_it_outside_the_transactions(
     )
     assert await is_index_valid(database) is True
     assert (await install.read_schema_status(empty_url, settings, files=SCHEMA_FILES)).is_current
+
+
+def test_the_script_of_a_new_schema_is_one_transaction() -> None:
+    script = migration_script.build_migration_script(files=SCHEMA_FILES)
+    assert (script.count("\nbegin;\n"), script.count("\ncommit;\n")) == (1, 1)
+    assert "create unique index things_n on holdfast.things" in script

@@ -50,8 +50,9 @@ async def test_several_at_once_with_an_index_built_concurrently(
     files = SchemaFiles(
         (*schema.load_packaged_schema().migrations, index), schema.load_packaged_schema().functions
     )
+    await install.migrate_database(pooled, settings)  # a new schema would get the index in its transaction
     done = await asyncio.gather(*(install.migrate_database(pooled, settings, files=files) for _ in range(6)))
-    assert sorted(v for each in done for v in each.versions) == list(range(1, index.version + 1))
+    assert [v for each in done for v in each.versions] == [index.version]
     assert (await install.read_schema_status(pooled, settings, files=files)).is_current
     async with open_connection(empty_url, settings) as connection:
         assert await connection.fetchval(

@@ -117,6 +117,18 @@ async def test_a_released_file_that_was_edited_is_named(conn: Any, url: Secret, 
     )
 
 
+async def test_a_schema_of_a_build_before_the_release_is_completed(
+    conn: Any, url: Secret, settings: Settings
+) -> None:
+    """0004 had the index on the audit log before it became a migration of its own."""
+    await conn.execute("delete from holdfast.migrations where version > 8")
+    await conn.execute(
+        "update holdfast.migrations set checksum = $1 where version = 4", schema.UNRELEASED_CHECKSUMS[4]
+    )
+    assert (await install.migrate_database(url, settings)).versions[:1] == (9,)
+    assert (await install.read_schema_status(url, settings)).is_current
+
+
 async def test_verify_names_the_fix_when_missing_or_outdated(
     empty_url: Secret, conn: Any, settings: Settings
 ) -> None:

@@ -152,7 +152,9 @@ async def _run_migration_step(run: _MigrationRun) -> bool:
         status = await _read_and_check_schema_status(run)
         if status.is_current:
             return False
-        migrations = list(takewhile(lambda m: not m.concurrently, status.pending_migrations))
+        # Nobody uses a schema that is being created, so there everything fits.
+        is_new = not status.installed.versions
+        migrations = list(takewhile(lambda m: is_new or not m.concurrently, status.pending_migrations))
         later = status.pending_migrations[len(migrations) :]
         # Functions may use what any migration creates, so they follow the last one in a transaction.
         with_functions = all(m.concurrently for m in later) and (
@@ -182,7 +184,7 @@ async def _apply_migrations(
 ) -> None:
     await _set_owner_role(run)
     for migration in migrations:
-        for file in migration.files:
+        for file in migration.files_in_transaction:
             await _execute_sql_file(run, run.connection, file.path, file.sql)
         await run.connection.execute(migration_script.build_version_row_sql(migration))
     if with_functions:

@@ -35,7 +35,7 @@ _READ_TABLES = """
 select c.oid, n.nspname || '.' || c.relname as name, greatest(c.reltuples, 0)::bigint as rows,
        pg_catalog.pg_total_relation_size(c.oid) as bytes
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where n.nspname in ('holdfast', 'pgmq') and c.relkind in ('r', 'p')
+where n.nspname in ('holdfast', 'pgmq') and c.relkind in ('r', 'p', 'v')
 """
 # A new file means that the whole table was written again. The counters are those of this transaction.
 _READ_TABLE_FILES = """
@@ -115,11 +115,13 @@ async def _rehearse(connection: Connection, files: SchemaFiles, steps: list[Plan
     rehearsal = _Rehearsal(connection, await _read_tables(connection), steps)
     await connection.execute(schema.read_setup_sql("schemas"))
     for migration in status.pending_migrations:
-        if migration.concurrently:
+        if migration.concurrently and status.installed.versions:
             rehearsal.add_concurrent_index(migration)
         else:
             await rehearsal.run(
-                migration.file_name, [file.sql for file in migration.files], breaking=migration.breaking
+                migration.file_name,
+                [file.sql for file in migration.files_in_transaction],
+                breaking=migration.breaking,
             )
     parts = [part.sql for part in migration_script.list_function_parts(files)]
     await rehearsal.run("functions", parts)

@@ -94,12 +94,15 @@ class _MigrationScriptWriter:
         self.pieces: list[str] = []
         self.open = False
         self.from_version = 0
+        self.is_new = False
 
     def write(self, from_version: int, last: int) -> str:
         self.from_version = from_version
         self.pieces.append(f"-- Holdfast {__version__}: schema version {from_version} to {last}")
         migrations = [m for m in self.files.migrations if from_version < m.version <= last]
-        final = max((m.version for m in migrations if not m.concurrently), default=0)
+        # Nobody uses a schema that is being created: everything runs in one transaction.
+        self.is_new = from_version == 0
+        final = max((m.version for m in migrations if self.is_new or not m.concurrently), default=0)
         if not final and last == self.files.latest_version:
             self._add_functions()
         for migration in migrations:
@@ -125,13 +128,13 @@ class _MigrationScriptWriter:
         self.open = False
 
     def _add_migration(self, migration: SchemaMigration) -> None:
-        if migration.concurrently:
+        if migration.concurrently and not self.is_new:
             self._end_transaction()
             self._add_part(f"{migration.path} (cannot run in a transaction)", migration.sql)
             self._begin_transaction()
         else:
             self._begin_transaction()
-            for file in migration.files:
+            for file in migration.files_in_transaction:
                 self._add_part(file.path, file.sql)
         self.pieces.append(build_version_row_sql(migration))
         self.from_version = migration.version

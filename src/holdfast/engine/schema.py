@@ -10,7 +10,8 @@ all of them are applied again: `access/grants.sql` first, then `foundation/`, th
 The first line of a file may carry directives, separated by commas. A folder takes the directives of its first
 file.
 
-    -- holdfast: concurrently              one statement that cannot run in a transaction (not in a folder)
+    -- holdfast: concurrently              one index that is built outside of the transaction, beside running
+                                           work (not in a folder); a new schema gets it in the transaction
     -- holdfast: breaking                  older code must not run on a schema that has this migration
     -- holdfast: unless-extension NAME     skip this function file if NAME is provided by somebody else
 """
@@ -31,6 +32,12 @@ _DIRECTIVES_PATTERN = re.compile(r"--\s*holdfast:\s*(.+)")
 _CONCURRENT_INDEX_PATTERN = re.compile(
     r'create\s+(?:unique\s+)?index\s+concurrently\s+(?:if\s+not\s+exists\s+)?"?(\w+)"?\s+on\s', re.IGNORECASE
 )
+# Texts of migrations before their release, by version: builds between releases have applied them. Later
+# migrations complete what they lack.
+UNRELEASED_CHECKSUMS = {
+    4: "c741ab577abbaa76f67c6bb19fb590560a8d9e1f69ec2038262d7c5dc3c61ab6",  # with the index of 0009
+}
+_CONCURRENTLY_PATTERN = re.compile(r"(?<=\sindex\s)concurrently\s+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,17 @@ class SchemaMigration:
     @cached_property
     def checksum(self) -> str:
         return _hash_text(self.sql)
+
+    def accepts_checksum(self, checksum: str) -> bool:
+        """Return whether this migration, or its text before the release, has this checksum."""
+        return checksum in {self.checksum, UNRELEASED_CHECKSUMS.get(self.version)}
+
+    @property
+    def files_in_transaction(self) -> tuple[SqlFile, ...]:
+        """The SQL files to execute in a transaction. An index is built without `concurrently` there."""
+        if not self.concurrently:
+            return self.files
+        return (SqlFile(self.path, _CONCURRENTLY_PATTERN.sub("", self.sql)),)
 
     @property
     def index_name(self) -> str | None:

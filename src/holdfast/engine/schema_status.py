@@ -158,7 +158,9 @@ class SchemaStatus:
         """File names of migrations whose text differs from the applied text."""
         applied = {migration.version: migration.checksum for migration in self.installed.migrations}
         return tuple(
-            m.file_name for m in self.files.migrations if applied.get(m.version, m.checksum) != m.checksum
+            m.file_name
+            for m in self.files.migrations
+            if not m.accepts_checksum(applied.get(m.version, m.checksum))
         )
 
     @property

@@ -78,9 +78,6 @@ comment on table holdfast.alert_channels is 'where notifications of alerts are s
 -- When alerts were evaluated last, in seconds since 1970. In a sequence, so that others see it before the commit.
 create sequence holdfast.last_alert_evaluation_s as bigint minvalue 0 start 0;
 
--- The history of changes of one object is read by its target.
-create index audit_log_target on holdfast.audit_log (target, id desc) where target is not null;
-
 insert into holdfast.alert_rules (name, kind, severity, threshold, clear_below, window_s, min_count, clear_after_s,
   created_at, changed_at)
 select r.name, r.kind, r.severity, r.threshold, r.clear_below, r.window_s, r.min_count, r.clear_after_s,

@@ -87,7 +87,30 @@ begin
 end
 $$;
 
--- Make views run with the rights of their reader. Call it after `create or replace view`:
+-- Create or replace a view, unless it has this query already: to replace a view locks it against readers until the
+-- migration commits. PostgreSQL stores a query in its own form, so the two are compared as views.
+create or replace procedure holdfast.replace_view(p_name text, p_query text)
+language plpgsql
+set search_path = ''
+as $$
+declare
+  v_scratch text := p_name || '_scratch';
+  v_is_same boolean;
+begin
+  execute pg_catalog.format('create view holdfast.%I as %s', v_scratch, p_query);
+  select coalesce(pg_catalog.bool_and(pg_catalog.pg_get_viewdef(c.oid) = pg_catalog.pg_get_viewdef(s.oid)), false)
+    into v_is_same
+  from pg_catalog.pg_class c, pg_catalog.pg_class s
+  where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relname = p_name
+    and s.relnamespace = 'holdfast'::pg_catalog.regnamespace and s.relname = v_scratch;
+  execute pg_catalog.format('drop view holdfast.%I', v_scratch);
+  if not v_is_same then
+    execute pg_catalog.format('create or replace view holdfast.%I as %s', p_name, p_query);
+  end if;
+end
+$$;
+
+-- Make views run with the rights of their reader. Call it after `replace_view`:
 -- `call holdfast.set_security_invoker('all_tasks')`. The option in the statement itself is an error on PostgreSQL 14.
 create or replace procedure holdfast.set_security_invoker(variadic p_views text[])
 language plpgsql
@@ -97,7 +120,9 @@ declare
   v_name text;
 begin
   foreach v_name in array p_views loop
-    continue when pg_catalog.current_setting('server_version_num')::integer < 150000;
+    continue when pg_catalog.current_setting('server_version_num')::integer < 150000 or exists (
+      select from pg_catalog.pg_class c where c.relnamespace = 'holdfast'::pg_catalog.regnamespace and c.relname = v_name
+        and c.reloptions @> '{security_invoker=true}');
     execute pg_catalog.format('alter view holdfast.%I set (security_invoker = true)', v_name);
   end loop;
 end

@@ -1,7 +1,7 @@
 -- Jobs and tasks as JSON. A job of one task is read from its task; both sorts of jobs have the same fields.
 
 -- Live and ended tasks as one relation. `job_id` is never null here.
-create or replace view holdfast.all_tasks as
+call holdfast.replace_view('all_tasks', $view$
   select t.id, coalesce(t.job_id, t.id) as job_id, t.job_id is null as single, coalesce(t.name, l.type) as name,
     l.queue, l.type,
     l.priority, l.limit_key, t.status, t.attempt, t.failures, t.crashes, t.losses, t.suspect, t.owner,
@@ -16,7 +16,8 @@ create or replace view holdfast.all_tasks as
     h.owner, h.worker_id, h.due_at, h.started_at,
     h.finished_at, null, null, h.percent, h.phase, h.message, h.weight, h.args, h.output, h.error, h.labels,
     h.event_seq, h.batch_id
-  from holdfast.history h join holdfast.task_policies k on k.id = h.policy_id;
+  from holdfast.history h join holdfast.task_policies k on k.id = h.policy_id
+$view$);
 
 -- Return the status of a live or ended task, or null.
 create or replace function holdfast.get_task_status(p_id uuid) returns text
