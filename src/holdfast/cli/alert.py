@@ -41,7 +41,7 @@ def alert_command() -> None:
     type=click.IntRange(1, 1000),
     default=100,
     show_default=True,
-    help="Print at most N alerts.",
+    help="List at most this many alerts.",
 )
 @json_option
 @pass_session
@@ -133,8 +133,10 @@ def acknowledge_alert(session: CliSession, alert_id: str, note: str | None) -> N
 @click.argument("alert_id", metavar="[ID]", required=False)
 @click.option("--rule", help="Silence all alerts of this rule. Default: any rule.")
 @click.option("--subject", help="Silence alerts of this queue, task type or schedule. Default: any subject.")
-@click.option("--for", "duration", type=DURATION, required=True, help="Silence for this long, such as 2h.")
-@click.option("--reason", help="Say why. Default: none.")
+@click.option(
+    "--for", "duration", type=DURATION, required=True, help="Send no notifications for this long, such as 2h."
+)
+@click.option("--reason", help="Store the reason for the silence. Default: none.")
 @json_option
 @pass_session
 @run_on_each_shard

@@ -83,18 +83,63 @@ def parse_rule_value(kind: str, text: str, field: str) -> float:
 @rule_command.command("set", epilog="\b\n" + "\n".join(f"{k}: {v}" for k, v in texts.RULE_KIND_TEXTS.items()))
 @click.argument("name")
 @click.option(
-    "--kind", type=click.Choice(alerts.ALERT_KINDS), help="Choose what is watched. Default: as stored."
+    "--kind",
+    type=click.Choice(alerts.ALERT_KINDS),
+    help="Watch this kind of problem; the list below explains each. Required for a new rule.",
 )
-@click.option("--above", help="Fire above this value, such as 10m, 25% or 50GB. Default: as stored.")
-@click.option("--until", "clear_below", help="Stay until the value is at most this. Default: as --above.")
-@click.option("--subject", help="Watch one queue, type or schedule; * matches any text. Default: all.")
-@click.option("--severity", type=click.Choice(alerts.ALERT_SEVERITIES), help="Default: warning.")
-@click.option("--for", "for_duration", type=DURATION, help="Fire after this long above. Default: at once.")
-@click.option("--clear-after", type=DURATION, help="End after this long below --until. Default: 1m.")
-@click.option("--window", type=DURATION, help="Count failures and dead letters of this time. Default: 15m.")
-@click.option("--min-count", type=click.IntRange(1), help="Ignore rates of fewer tasks. Default: 1.")
-@click.option("--repeat", type=DURATION, help="Send reminders this often. Default: none.")
-@click.option("--channel", "channels", multiple=True, help="Notify this channel; repeat it. Default: all.")
+@click.option(
+    "--above",
+    metavar="VALUE",
+    help="Fire while the value is above VALUE: a duration (10m), a share (25%), a size (50GB) or a number. "
+    "Required for a new rule.",
+)
+@click.option(
+    "--until",
+    "clear_below",
+    metavar="VALUE",
+    help="Keep firing until the value is at most VALUE. Default: the value of --above.",
+)
+@click.option(
+    "--subject",
+    metavar="NAME",
+    help="Watch only this queue, task type or schedule; * stands for any text, as in mail-*. Default: all.",
+)
+@click.option(
+    "--severity",
+    type=click.Choice(alerts.ALERT_SEVERITIES),
+    help="Set the severity of the alerts. Default: warning.",
+)
+@click.option(
+    "--for",
+    "for_duration",
+    type=DURATION,
+    help="Fire only after the value has been above --above for this long. Default: fire at once.",
+)
+@click.option(
+    "--clear-after",
+    type=DURATION,
+    help="End the alert after the value has been at most --until for this long. Default: 1m.",
+)
+@click.option(
+    "--window",
+    type=DURATION,
+    help="Count the failures, dead letters and lost workers of this last period. Default: 15m.",
+)
+@click.option(
+    "--min-count",
+    type=click.IntRange(1),
+    help="Ignore a failure rate of fewer ended tasks than this. Default: 1.",
+)
+@click.option(
+    "--repeat", type=DURATION, help="Repeat the notification this often while it fires. Default: never."
+)
+@click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    metavar="NAME",
+    help="Notify this channel; repeat the option to notify several. Default: all channels.",
+)
 @json_option
 @pass_session
 @run_on_each_shard

@@ -135,7 +135,10 @@ def _collect_definitions(values: Iterable[object]) -> LoadedApp:
         elif isinstance(value, JobType):
             job_type: JobType[Any] = value  # pyright: ignore[reportUnknownVariableType]
             if app.types.setdefault(job_type.name, job_type) is not job_type:
-                raise InvalidError(f"Two job types have the name {job_type.name!r}.")
+                raise InvalidError(
+                    f"Two job types have the name {job_type.name!r}.",
+                    fix="Give one of them another name: @job(name=...).",
+                )
         if isinstance(value, ScheduledTask):
             for schedule in value.schedules:
                 _add_schedule(app, schedule)

@@ -262,7 +262,10 @@ async def start_bulk_action(
     count = await bulk_actions.preview_bulk_action(connection, verb, query)
     if not count.count:
         done = "retried" if verb == "retry" else "cancelled"
-        raise NotFoundError(f"No job that matches {query.text!r} can be {done}.")
+        raise NotFoundError(
+            f"No job that matches {query.text!r} can be {done}.",
+            fix=f"List the jobs that match: holdfast job list {query.text!r}",
+        )
     noun = "job matches" if count.count == 1 else "jobs match"
     consequence = f"{count} {noun} {query.text!r}; this will {verb} {'it' if count.count == 1 else 'them'}."
     if not session.confirm(consequence, yes=options["yes"], dry_run=options["dry_run"]):

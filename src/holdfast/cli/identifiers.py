@@ -60,4 +60,8 @@ def parse_uuid(text: str, noun: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise InvalidError(f"{text!r} is not a {noun} id.", fix="An id is a UUID.", field="id") from None
+        raise InvalidError(
+            f"{text!r} is not a {noun} id.",
+            fix=f"Give the whole id of the {noun}: 32 hexadecimal digits.",
+            field="id",
+        ) from None

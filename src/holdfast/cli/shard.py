@@ -144,7 +144,11 @@ def _run_on_shard(session: CliSession, number: int, operation: Any) -> None:
         client = Client(urls[number].reveal(), settings=session.settings)
         async with client, client.connection() as connection:
             if (actual := (await shards.get_shard(connection)).number) != number:
-                raise InvalidError(f"The database of shard {number} says that it is shard {actual}.")
+                raise InvalidError(
+                    f"The database of shard {number} says that it is shard {actual}.",
+                    fix="Correct HOLDFAST_SHARDS.",
+                    field="shards",
+                )
             await operation(connection)
 
     session.run_async(run())

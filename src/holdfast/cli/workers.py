@@ -172,7 +172,10 @@ def _send_worker_command(
         if not session.confirm(consequence, yes=yes, dry_run=dry_run):
             return
         if row["state"] not in {"live", "unresponsive", "draining"}:
-            raise ConflictError(f"Worker {row['name']} is {row['state']} and cannot receive commands.")
+            raise ConflictError(
+                f"Worker {row['name']} is {row['state']}: there is no process that could {command}.",
+                fix="See `holdfast workers list`.",
+            )
         await leases.set_worker_command(connection, row["name"], command)
         await record_audit_event(connection, f"worker.{command}", row["name"])
         session.output.print_record({"worker": row["name"], "command": command})
