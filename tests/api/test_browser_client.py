@@ -65,7 +65,7 @@ PAGE = """<!doctype html><meta charset=utf-8><title>Letters</title>
       window.received.push([event, data.message ?? data.status ?? null]);
       if (data.percent != null) bar.value = data.percent;
       if (data.status) show("state", data.status);
-      if (event === "end") { window.files = data.files; show("state", `done: ${data.status}`); }
+      if (event === "end") { window.files = data.artifacts; show("state", `done: ${data.status}`); }
     }
   };
   cancel.onclick = () => holdfast.cancel(current);

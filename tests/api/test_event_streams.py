@@ -212,7 +212,7 @@ async def test_a_client_that_lost_the_end_receives_it_wherever_it_was_cut(
             assert frame is not None
             seen = frame.id or seen
             resumed = await read_whole_stream(web, path, ANN, seen)
-            assert resumed[-1].data["artifacts"] == files
+            assert len(resumed[-1].data["artifacts"]) == files
         end = frames[-1]
         assert end is not None
         over = await web.get(path, headers={**ANN, "last-event-id": end.id or ""})
@@ -344,7 +344,7 @@ async def test_a_file_has_one_event_when_it_becomes_visible(web: httpx.AsyncClie
         if frame is not None and frame.event == "artifact"
     ]
     assert names == ["a.txt", "b.txt", "whole.txt"]
-    assert rest[-1].data["artifacts"] == 3
+    assert [file["name"] for file in rest[-1].data["artifacts"]] == names
     # A client that reconnects after the first file gets the second file and the rest.
     back = {**ANN, "last-event-id": str(file_frames[0].id)}  # type: ignore[union-attr]
     async with open_event_stream(web, f"/api/jobs/{job}/events", back) as stream:

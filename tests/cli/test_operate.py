@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import zipfile
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -138,6 +139,15 @@ def test_limits_are_set_listed_and_deleted(shell: Shell) -> None:
     assert "not a rate" in shell("limit", "set", "x", "--rate", "often", code=2)
 
 
+def test_limit_of_each_key_is_not_shown_as_a_sum_over_its_maximum(shell: Shell) -> None:
+    shell("limit", "set", "hosts", "--type", "fetch", "--per-key", "--max-running", "3", "--new")
+    for key in ("a", "b"):
+        for _ in range(3):
+            shell.query(partial(jobs.submit, job={"type": "fetch", "queue": "q", "limit_key": key}))
+    assert len(shell.query(lambda c: ManualWorker(c).claim_tasks(9))) == 6
+    assert "\t6 (at most 3 per key)\t-\topen" in shell("limit", "list")
+
+
 def test_workers_are_listed_shown_drained_and_stopped(shell: Shell) -> None:
     shell("submit", "t", "--queue", "q")
 
@@ -162,7 +172,7 @@ def test_workers_are_listed_shown_drained_and_stopped(shell: Shell) -> None:
     states = {row["name"]: (row["state"], row["command"]) for row in shell.json("workers", "list")}
     assert states == {"ann-1": ("draining", "drain"), "bob-1": ("draining", "stop")}
     shell.query(lambda c: c.execute("select holdfast.mark_worker_stopped('bob-1')"))
-    assert "bob-1 is stopped and cannot" in shell("workers", "stop", "bob-1", "--yes", code=4)
+    assert "bob-1 is stopped: there is no process" in shell("workers", "stop", "bob-1", "--yes", code=4)
 
 
 def test_batch_is_listed_watched_and_cancelled(shell: Shell) -> None:

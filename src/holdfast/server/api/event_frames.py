@@ -121,8 +121,7 @@ def build_job_end_body(job: dict[str, Json], files: list[Json]) -> dict[str, Jso
         "percent": job["progress"]["percent"],
         "output": job["output"],
         "error": job["error"],
-        "artifacts": len(files),
-        "files": files,
+        "artifacts": files,
         "run_s": _compute_seconds_between(job["started_at"], job["finished_at"]),
         "next": None,
     }
