@@ -23,6 +23,7 @@ PART_COMMANDS = {
     "costs": ["-m", "bench.costs"],
     "worker": [str(BENCH_DIR / "worker.py")],
     "wakeups": ["-m", "bench.wakeups"],
+    "idle": ["-m", "bench.idle_workers"],
     "fleet": ["-m", "bench.fleet"],
     "queues": ["-m", "bench.queues"],
     "harness": ["-m", "bench.harness.drive"],
@@ -34,7 +35,7 @@ PART_COMMANDS = {
     "files": [str(BENCH_DIR / "files.py")],
     "dashboard": ["-m", "bench.dashboard"],
 }
-PARTS_WITH_OWN_SERVER = {"files", "dashboard"}
+PARTS_WITH_OWN_SERVER = {"files", "dashboard", "idle"}
 PARTS_WITH_TIME_BUDGET = {"harness", "bookmarks", "media", "clips"}
 
 

@@ -24,7 +24,7 @@ from holdfast.engine.listener import TASK_CHANNEL
 WORKER_COUNT = 4
 CONNECTION_COUNT = 20  # transactions in a burst, fewer than the slots of the workers
 WAKEUP_INTERVAL_S = 0.05  # get_wakeup_interval() in functions/leases/wakeups.sql
-MAX_SLACK_S = 20.0  # for a busy machine; a worker that was not woken asks again after 58 s
+MAX_SLACK_S = 20.0  # for a busy machine; a worker that was not woken asks again after 64 s
 PAUSES_S = (0.0, 0.03, 0.1, 0.2, 0.5, 1.5)
 DEEP_SLEEP_S = 7.0  # after this pause a worker asks no more before the next minute
 MAX_COMMIT_DELAY_S = 0.04

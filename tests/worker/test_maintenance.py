@@ -11,7 +11,7 @@ from holdfast.engine import bulk_actions, maintenance
 from holdfast.engine.connection import Connection, Database
 from holdfast.testing import wait_until
 from holdfast.worker import maintenance as worker_maintenance
-from holdfast.worker.maintenance import PeriodicMaintenance
+from holdfast.worker.maintenance import AlertEvaluation, PeriodicMaintenance
 from holdfast.worker.runtime import WorkerRuntime
 
 
@@ -104,3 +104,24 @@ async def test_urgent_maintenance_returns_the_seconds_until_the_next_run(conn: C
     assert await maintenance.run_urgent_maintenance(conn) is None
     await conn.execute("select holdfast.pause_queue_until('q', holdfast.now() + interval '1 hour')")
     assert 3500 < (await maintenance.run_urgent_maintenance(conn) or 0) <= 3600
+
+
+async def test_workers_come_less_often_while_others_evaluate_alerts(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_maintenance, "ALERT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(worker_maintenance, "MAX_ALERT_PAUSE_S", 0.04)
+    evaluation = AlertEvaluation(db)
+
+    async def run_rounds() -> list[float]:
+        pauses: list[float] = []
+        for _ in range(4):
+            await evaluation.run_round()
+            pauses.append(evaluation.pause_s)
+        return pauses
+
+    # The first round evaluates, and the rules are not due again for half a minute.
+    assert await run_rounds() == [0.01, 0.02, 0.04, 0.04]
+    async with db.connection() as connection:
+        await connection.execute("select setval('holdfast.last_alert_evaluation_s', 1)")
+    assert (await run_rounds())[0] == 0.01

@@ -22,7 +22,7 @@ from holdfast.settings import Secret, Settings
 TASK_CHANNEL = "holdfast"
 MESSAGE_CHANNEL = "holdfast_messages"  # the payload is the queue
 EVENT_CHANNEL = "holdfast_events"  # the payload is the id of a watched job
-LISTENER_PING_INTERVAL_S = 90.0  # one of the two statements per minute that an idle worker may cost
+LISTENER_PING_INTERVAL_S = 120.0  # an idle worker may cost two statements per minute in all
 LISTENER_PONG_TIMEOUT_S = 5.0
 LISTENER_RECONNECT_DELAY_S = 2.0
 POOLER_RETRY_DELAY_S = 60.0  # after a connection that delivers no notifications: a pooler, and it stays one

@@ -31,7 +31,7 @@ from holdfast.worker.prefetch import PrefetchPlanner
 from holdfast.worker.queue_shares import QueueSelector
 from holdfast.worker.wakeups import Wakeup, parse_wakeup
 
-POLL_INTERVAL_WITH_LISTENER_S = 58.0  # with a working listener; with its pings two statements per minute
+POLL_INTERVAL_WITH_LISTENER_S = 64.0  # a worker that was seen within 75 s counts as asleep
 POLL_INTERVAL_WITHOUT_LISTENER_S = 1.5  # without a working listener
 MAX_CLAIM_BATCH = 500
 MIN_CONCURRENCY_TO_SPLIT = 50  # from here on, one half of the slots is filled while the other half runs

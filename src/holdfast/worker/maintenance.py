@@ -23,6 +23,7 @@ DATABASE_RESTART_INTERVAL_S: Final = 1.0
 CHECK_INTERVAL_WITHOUT_LISTENER_S: Final = 15.0  # without notifications
 MAX_MAINTENANCE_JITTER_S: Final = 0.1
 ALERT_INTERVAL_S: Final = 30.0
+MAX_ALERT_PAUSE_S: Final = 120.0  # of a worker while others evaluate the rules
 
 
 class PeriodicMaintenance(BackgroundService):
@@ -89,16 +90,24 @@ class UrgentMaintenance(BackgroundService):
 
 
 class AlertEvaluation(BackgroundService):
-    """Evaluates alert rules. All workers and API processes together do it once in half a minute."""
+    """Evaluates alert rules. All workers and API processes together do it once in half a minute.
+
+    A worker that comes too late, because another one does it, comes less often. So a fleet asks rarely, and
+    somebody takes over when the one that evaluates ends.
+    """
 
     def __init__(self, database: Database) -> None:
         super().__init__()
         self._database = database
+        self.pause_s = ALERT_INTERVAL_S
 
     async def run_round(self) -> None:
-        await asyncio.sleep(random.uniform(0.7, 1.3) * ALERT_INTERVAL_S)  # noqa: S311  (not all at once)
+        await asyncio.sleep(random.uniform(1.0, 1.3) * self.pause_s)  # noqa: S311  (not all at once)
         async with self._database.connection() as connection:
-            await alerts.evaluate_alerts(connection)
+            event_count = await alerts.evaluate_alerts(connection)
+        self.pause_s = (
+            ALERT_INTERVAL_S if event_count is not None else min(2 * self.pause_s, MAX_ALERT_PAUSE_S)
+        )
 
 
 class DatabaseRestarter(BackgroundService):
