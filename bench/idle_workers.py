@@ -49,8 +49,8 @@ async def noop() -> None: ...
 def read_statements(log: Path, since: float, until: float) -> list[tuple[float, int, str]]:
     """Return time, connection and text of the statements in this time."""
     lines = STATEMENT_LINE.findall(log.read_text("utf-8"))
-    found = ((float(at), int(pid), " ".join(text.split())) for at, pid, text in lines)
-    return [each for each in found if since <= each[0] < until]
+    statements = ((float(at), int(pid), " ".join(text.split())) for at, pid, text in lines)
+    return [each for each in statements if since <= each[0] < until]
 
 
 def count_claims_after(log: Path, submitted_at: float) -> int:
