@@ -118,7 +118,9 @@ def test_pages_of_all_shards_are_shown_and_accessible(
 ) -> None:
     for path in PATHS:
         page.goto(f"{server.base}{path}")
-        expect(page.get_by_role("link", name="All shards")).to_have_attribute("aria-current", "true")
+        expect(page.get_by_role("link", name="All shards", exact=True)).to_have_attribute(
+            "aria-current", "true"
+        )
         page.screenshot(path=tmp_path / f"{path.strip('/') or 'overview'}.png", full_page=True)
         result = Axe().run(page, options=AXE_OPTIONS)
         assert result.violations_count == 0, f"{path}: {result.generate_report()}"
@@ -130,7 +132,7 @@ def test_switch_is_kept_from_page_to_page(page: Page, server: ShardedServer) -> 
     page.wait_for_url(f"{server.base}/shards/2/")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Queues").click()
     page.wait_for_url(f"{server.base}/shards/2/queues")
-    page.get_by_role("link", name="All shards").click()
+    page.get_by_role("link", name="All shards", exact=True).click()
     page.wait_for_url(f"{server.base}/queues")
     expect(page.get_by_role("heading", name="Shard 1: Queues")).to_be_visible()
     expect(page.get_by_role("heading", name="Shard 2: Queues")).to_be_visible()
