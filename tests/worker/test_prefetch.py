@@ -110,7 +110,9 @@ async def test_short_tasks_are_claimed_ahead_and_never_run_beyond_the_concurrenc
     assert activity.most_running <= CONCURRENCY
     assert sorted(activity.started) == list(range(4000))
     assert await conn.fetchval("select count(*) from holdfast.history where status = 'succeeded'") == 4000
-    assert await conn.fetchval("select max(attempt) from holdfast.history") == 1
+    # On a busy machine some may be given back before they start, which costs a number and no attempt.
+    outcomes = await conn.fetch("select distinct outcome from holdfast.attempts")
+    assert {row["outcome"] for row in outcomes} <= {"released", "succeeded"}
 
 
 @pytest.mark.parametrize("options", [{"max_tasks": 500}, {"queues": [QueueShare("short", max_running=3)]}])

@@ -209,7 +209,7 @@ RPC_FUNCTIONS: dict[str, RpcRule] = {
     # Metrics
     **_reads(
         "metrics", "metrics", "count_desired_workers", "count_problems", "get_throughput_chart",
-        "get_throughput_range", "get_throughput_by_name", "get_task_type_stats",
+        "get_throughput_range", "get_throughput_histograms", "get_throughput_by_name", "get_task_type_stats",
     ),
     **_reads(
         "metrics", "get_provider_cost", "list_provider_usage", "list_job_provider_usage", users=True,
