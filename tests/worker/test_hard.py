@@ -191,8 +191,11 @@ async def test_child_process_crash_is_recorded_with_its_last_output(
     assert await list_outcomes(conn, job) == ["crashed"] * 3
     assert expected_text in rows["error"]
     assert "MiB" in rows["error"]
-    assert "last words" in rows["error"]
-    assert "about to die" in rows["error"]
+    last_outputs = await conn.fetch("select traceback from holdfast.attempts where task_id = $1", job.id)
+    assert len(last_outputs) == 3
+    assert all(
+        "last words" in row["traceback"] and "about to die" in row["traceback"] for row in last_outputs
+    )
     assert len([line for line in hard.read_record_lines() if line[2] == how]) == 3
     hard.open_gate("gate")
     assert await neighbour.result(within=SOON) == "attempt 1"
