@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast import task
 from holdfast.engine import jobs, leases
 from holdfast.engine.connection import Connection, Database
 from holdfast.testing import wait_until
-from holdfast.worker import fetcher
+from holdfast.worker import poll_schedule
 from holdfast.worker.runtime import WorkerRuntime
 
 
@@ -120,6 +121,81 @@ async def test_a_task_released_in_a_long_transaction(
     assert QUEUE in await wakeups.received()
 
 
+async def create_sleeping_worker(conn: Connection, name: str, report: dict[str, object]) -> None:
+    assert await ManualWorker(conn, name).claim_tasks(1) == []
+    await leases.heartbeat_worker(conn, name, report)
+
+
+async def receive_on_channels(
+    conn: Connection, channels: list[str], submit: Callable[[], Awaitable[object]]
+) -> list[str]:
+    """Return the channels on which something arrives during a submit."""
+    received: list[str] = []
+
+    def record(_: object, __: int, channel: str, ___: object) -> None:
+        received.append(channel)
+
+    for channel in channels:
+        await conn.add_listener(channel, record)
+    await submit()
+    await conn.fetchval("select 1")
+    await asyncio.sleep(0.1)
+    for channel in channels:
+        await conn.remove_listener(channel, record)
+    return received
+
+
+async def test_few_of_many_workers_are_notified(
+    conn: Connection, second: Connection, wakeups: WakeupListener
+) -> None:
+    """One task wakes the worker that was seen last and two others, each on a channel of its own."""
+    channels = [f"holdfast_{number:012x}" for number in range(10)]
+    for number, channel in enumerate(channels):
+        await create_sleeping_worker(conn, f"worker {number}", {"channel": channel, "listening": True})
+    await wakeups.received()
+    received = await receive_on_channels(conn, channels, lambda: submit_job(second))
+    woken = await conn.fetchval("select name from holdfast.workers where woken_at is not null")
+    assert len(set(received)) == len(received) == 3
+    assert channels[int(woken.split()[1])] in received
+    assert await wakeups.received() == []
+
+
+async def test_many_tasks_wake_all_workers(
+    conn: Connection, second: Connection, wakeups: WakeupListener
+) -> None:
+    await create_sleeping_worker(conn, "worker", {"channel": "holdfast_0123456789ab"})
+    await jobs.submit_many(second, [{"type": "t", "queue": QUEUE}] * 300)
+    assert await wakeups.received() == [QUEUE]
+
+
+@pytest.mark.parametrize("channel", [None, "", "holdfast", "x" * 100, 5, "holdfast_0123456789ab\n"])
+async def test_a_worker_without_a_channel_hears_the_shared_one(
+    conn: Connection, second: Connection, wakeups: WakeupListener, channel: object
+) -> None:
+    """Workers of older versions have none, and a bad one in a report must not make submits fail."""
+    await create_sleeping_worker(conn, "new", {"channel": "holdfast_0123456789ab"})
+    await create_sleeping_worker(conn, "old", {"channel": channel})
+    await wakeups.received()
+    await submit_job(second)
+    assert await wakeups.received() == [QUEUE]
+
+
+async def test_a_worker_that_polls_is_not_woken(
+    conn: Connection, second: Connection, wakeups: WakeupListener
+) -> None:
+    await create_sleeping_worker(conn, "hears", {"channel": "holdfast_0123456789ab"})
+    await create_sleeping_worker(conn, "polls", {"channel": "holdfast_ffffffffffff", "listening": False})
+    channels = ["holdfast_0123456789ab", "holdfast_ffffffffffff"]
+    assert await receive_on_channels(conn, channels, lambda: submit_job(second)) == channels[:1]
+
+
+@pytest.mark.parametrize("ending", ["mark_worker_stopped", "mark_worker_lost"])
+async def test_a_worker_that_ended_leaves_no_channel_to_its_successor(conn: Connection, ending: str) -> None:
+    await create_sleeping_worker(conn, "named", {"channel": "holdfast_0123456789ab", "host": "a"})
+    await conn.execute(f"select holdfast.{ending}('named')")
+    assert await conn.fetchval("select report from holdfast.workers") == '{"host": "a"}'
+
+
 @task(queue="wakes")
 async def nothing() -> None:
     pass
@@ -129,9 +205,9 @@ async def test_a_notified_worker_runs_a_task_without_polling(
     conn: Connection, second: Connection, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker looks again once and then sleeps for longer than the test may take."""
-    monkeypatch.setattr(fetcher, "POLL_DELAYS_BEFORE_SLEEP_S", (0.05,))
-    monkeypatch.setattr(fetcher, "POLL_INTERVAL_WITH_LISTENER_S", 600.0)
-    monkeypatch.setattr(fetcher, "POLL_INTERVAL_WITHOUT_LISTENER_S", 600.0)
+    monkeypatch.setattr(poll_schedule, "POLL_DELAYS_BEFORE_SLEEP_S", (0.05,))
+    monkeypatch.setattr(poll_schedule, "POLL_INTERVAL_WITH_LISTENER_S", 600.0)
+    monkeypatch.setattr(poll_schedule, "POLL_INTERVAL_WITHOUT_LISTENER_S", 600.0)
     stop = asyncio.Event()
     running = asyncio.create_task(WorkerRuntime(db, {nothing.name: nothing}).run(stop))
     asleep = "select count(*) = 1 from holdfast.workers where sleeping"

@@ -30,7 +30,10 @@ _log = logging.getLogger("holdfast.listener")
 
 
 class NotificationListener:
-    """Calls `callbacks[channel](payload)` for each notification, and with "" if some were missed."""
+    """Calls `callbacks[channel](payload)` for each notification, and with "" if some were missed.
+
+    Nobody else listens on `own_channel`. What others send to it goes to the callback of TASK_CHANNEL.
+    """
 
     def __init__(
         self, url: Secret, settings: Settings, callbacks: Mapping[str, Callable[[str], None]]
@@ -38,7 +41,7 @@ class NotificationListener:
         self._url = url
         self._settings = settings
         self._callbacks = callbacks
-        self._ping_channel = f"holdfast_{uuid.uuid4().hex[:12]}"
+        self.own_channel = f"holdfast_{uuid.uuid4().hex[:12]}"
         self._pong = asyncio.Event()
         self._healthy_until = 0.0
         self._loop: asyncio.Task[None] | None = None
@@ -75,7 +78,7 @@ class NotificationListener:
         async with open_connection(self._url, self._settings, report_outage=True) as connection:
             for channel in self._callbacks:
                 await connection.add_listener(channel, self._on_notification)
-            await connection.add_listener(self._ping_channel, self._on_pong)
+            await connection.add_listener(self.own_channel, self._on_own_notification)
             closed = asyncio.Event()
             connection.add_termination_listener(lambda _: closed.set())
             while await self._ping(connection):
@@ -91,7 +94,7 @@ class NotificationListener:
     async def _ping(self, connection: Any) -> bool:
         """Send a notification to this listener and return whether it arrives in time."""
         self._pong.clear()
-        await connection.execute(f"notify {self._ping_channel}")
+        await connection.execute(f"notify {self.own_channel}")
         try:
             async with asyncio.timeout(LISTENER_PONG_TIMEOUT_S):
                 await self._pong.wait()
@@ -102,5 +105,8 @@ class NotificationListener:
     def _on_notification(self, _: object, __: int, channel: str, payload: object) -> None:
         self._callbacks[channel](str(payload))
 
-    def _on_pong(self, *_: object) -> None:
-        self._pong.set()
+    def _on_own_notification(self, _: object, __: int, ___: str, payload: object) -> None:
+        if not payload:
+            self._pong.set()
+        elif TASK_CHANNEL in self._callbacks:
+            self._callbacks[TASK_CHANNEL](str(payload))

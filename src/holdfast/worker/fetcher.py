@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,20 +26,14 @@ from holdfast.worker.background import BackgroundService
 from holdfast.worker.lost_claims import LostClaims
 from holdfast.worker.outbox import Outbox
 from holdfast.worker.outcome_isolation import OutcomeIsolator
+from holdfast.worker.poll_schedule import PollSchedule
 from holdfast.worker.prefetch import PrefetchPlanner
 from holdfast.worker.queue_shares import QueueSelector
 from holdfast.worker.wakeups import Wakeup, parse_wakeup
 
-POLL_INTERVAL_WITH_LISTENER_S = 64.0  # a worker that was seen within 75 s counts as asleep
-POLL_INTERVAL_WITHOUT_LISTENER_S = 1.5  # without a working listener
 MAX_CLAIM_BATCH = 500
 MIN_CONCURRENCY_TO_SPLIT = 50  # from here on, one half of the slots is filled while the other half runs
 MAX_CONSECUTIVE_ROUND_TRIPS = 50  # before others may use the connection: it may be the only one
-# A transaction that commits while this worker falls asleep may see it awake and not notify it, and commit too
-# late for the claim that found nothing. So the worker polls again before the long sleep, later each time,
-# because a commit takes time. The first delay follows a claim that returned some tasks: a worker that is not
-# full counts as awake, and is not notified.
-POLL_DELAYS_BEFORE_SLEEP_S = (0.02, 0.01, 0.02, 0.04, 0.1, 1.0, 5.0)
 
 
 class TaskSink(Protocol):
@@ -112,7 +105,7 @@ class TaskFetcher(BackgroundService):
         self.on_idle: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
         self._next_poll_at = 0.0
-        self._empty_polls = 0  # consecutive ones
+        self._poll_schedule = PollSchedule()
         self._next_due_s: float | None = None
         self._cursors: str | None = None
         self._round_trips: list[RoundTrip] = []  # whose responses are not read yet: one, or two for a moment
@@ -162,7 +155,7 @@ class TaskFetcher(BackgroundService):
             return
         if wakeup is not None and wakeup.worker == self._worker:
             # For a moment nobody else is notified. So this worker polls several times before it sleeps again.
-            self._empty_polls = 0
+            self._poll_schedule.restart()
         self.poll_now()
 
     def _handle_freed_slot(self) -> None:
@@ -333,16 +326,11 @@ class TaskFetcher(BackgroundService):
         """Set the time of the next poll, in case no notification arrives before."""
         if next_due_s is not None:
             self._next_due_s = next_due_s if self._next_due_s is None else min(next_due_s, self._next_due_s)
-        if received:
-            self._empty_polls = 0
+        self._poll_schedule.record_poll(received=received > 0)
         if not self.queue_selector.handle_claim_response(queues, full=received >= requested):
             self._next_poll_at = 0.0
             return
-        pause_s = POLL_INTERVAL_WITH_LISTENER_S if self.listener_works() else POLL_INTERVAL_WITHOUT_LISTENER_S
-        self._empty_polls += not received
-        if self._empty_polls < len(POLL_DELAYS_BEFORE_SLEEP_S):
-            pause_s = min(pause_s, POLL_DELAYS_BEFORE_SLEEP_S[self._empty_polls])
-        pause_s *= random.uniform(0.8, 1.0)  # noqa: S311  (so that many workers do not poll in step)
+        pause_s = self._poll_schedule.get_pause_s(listens=self.listener_works())
         if self._next_due_s is not None:
             pause_s = min(pause_s, max(self._next_due_s, 0.001))
         self._next_poll_at = time.monotonic() + pause_s

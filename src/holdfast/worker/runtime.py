@@ -351,6 +351,7 @@ class WorkerRuntime:
             "version": __version__,
             "slots": self._start_fields["concurrency"],
             "listening": self.database.settings.listen != "off",
+            "channel": self._listener.own_channel,
             "running": len(self._fetcher.running) - self._executor.waiting_count,
             "ended": self._executor.ended_count,
             "loop_lag_ms": round(self._heartbeat.loop_lag_s * 1000),

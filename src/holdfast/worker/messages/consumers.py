@@ -27,11 +27,6 @@ from holdfast.engine.messages import queues
 from holdfast.errors import NotFoundError
 from holdfast.model import Message
 from holdfast.worker.background import BackgroundService
-from holdfast.worker.fetcher import (
-    POLL_DELAYS_BEFORE_SLEEP_S,
-    POLL_INTERVAL_WITH_LISTENER_S,
-    POLL_INTERVAL_WITHOUT_LISTENER_S,
-)
 from holdfast.worker.messages.deliveries import (
     Delivery,
     MessageOutcome,
@@ -41,6 +36,11 @@ from holdfast.worker.messages.deliveries import (
 from holdfast.worker.messages.runner import call_function, find_read_limit_error, run_consumer_function
 from holdfast.worker.messages.visibility import VisibilityRenewalClient
 from holdfast.worker.outbox import MAX_OUTCOME_FLUSH_DELAY_S, MIN_OUTCOMES_TO_FLUSH
+from holdfast.worker.poll_schedule import (
+    POLL_DELAYS_WHILE_BUSY_S,
+    POLL_INTERVAL_WITH_LISTENER_S,
+    POLL_INTERVAL_WITHOUT_LISTENER_S,
+)
 
 LOCKED_MESSAGE_PAUSE_S = 0.5  # a message is visible, and another transaction has locked it
 _log = logging.getLogger("holdfast.worker")
@@ -181,8 +181,8 @@ class ConsumerLoop(BackgroundService):
         """Return the seconds until the next read after a read without messages."""
         listens = self._inserts_notify and self._listener_works()
         interval_s = POLL_INTERVAL_WITH_LISTENER_S if listens else POLL_INTERVAL_WITHOUT_LISTENER_S
-        if self._empty_reads < len(POLL_DELAYS_BEFORE_SLEEP_S):
-            interval_s = min(interval_s, POLL_DELAYS_BEFORE_SLEEP_S[self._empty_reads])
+        if self._empty_reads < len(POLL_DELAYS_WHILE_BUSY_S):
+            interval_s = min(interval_s, POLL_DELAYS_WHILE_BUSY_S[self._empty_reads])
         return interval_s
 
     def _schedule_next_read(self, *, received: int, requested: int, due_s: float | None) -> None:

@@ -14,9 +14,19 @@
 create or replace function holdfast.get_wakeup_interval() returns interval
 language sql immutable set search_path = '' as $$ select interval '50 milliseconds' $$;
 
+-- Return whether a worker with these queues sleeps and hears notifications. One that was not seen for longer than it
+-- sleeps has died with its machine. p_type null: any type. Not pinned to a search_path, so that it is inlined.
+create or replace function holdfast.is_sleeping_worker(p_worker holdfast.workers, p_queues text[], p_type text)
+returns boolean
+language sql stable as $$
+  select p_worker.sleeping and p_worker.queues && p_queues
+    and (p_worker.types is null or p_type is null or p_type = any (p_worker.types))
+    and p_worker.seen_at > holdfast.now() - interval '75 seconds'
+    and (p_worker.report ->> 'listening') is distinct from 'false'
+$$;
+
 -- Count the workers that sleep and hear notifications. last_woken_at is the last time when one of the workers was
--- notified that still asks for tasks, or null. A worker that was not seen for longer than it sleeps has died with its
--- machine. p_type null: any type.
+-- notified that still asks for tasks, or null.
 create or replace function holdfast.count_sleeping_workers(
   p_queues text[], p_type text, out sleeping bigint, out last_woken_at timestamptz)
 language sql stable set search_path = '' as $$
@@ -42,9 +52,8 @@ exception when lock_not_available or deadlock_detected or transaction_rollback t
   null;
 end $$;
 
--- Notify sleeping workers of these queues, if nobody has done so in the last 50 ms. Every listening worker hears the
--- name of one that shall ask for tasks, and the share of the others that shall ask too: about p_workers of them, in
--- case the first one is dead or has no free slot. Called when the transaction commits.
+-- Notify about p_workers sleeping workers of these queues, if nobody has done so in the last 50 ms. Called when the
+-- transaction commits.
 --
 -- A notification counts when its transaction has committed. So in the second half of the interval one transaction
 -- renews it while the others go on. Only after the interval they wait for the one that notifies, and rely on it if it
@@ -67,7 +76,7 @@ begin
   for v_try in 1 .. 3 loop
     if pg_try_advisory_xact_lock(v_election) then
       perform holdfast.lock_wakeup(v_lock, true);
-      perform holdfast.send_wakeup(p_queues, p_type, p_workers::double precision / v_before.sleeping);
+      perform holdfast.send_wakeup(p_queues, p_type, p_workers, v_before.sleeping);
       return;
     elsif v_woken_for < holdfast.get_wakeup_interval() then
       return;
@@ -81,23 +90,42 @@ begin
   perform holdfast.broadcast_wakeup();
 end $$;
 
--- Choose a sleeping worker, record that it is woken and send the notification.
-create or replace function holdfast.send_wakeup(p_queues text[], p_type text, p_share double precision) returns void
+-- Return the channel on which only this worker listens, or null if its report names none, as with older workers.
+create or replace function holdfast.get_worker_channel(p_report jsonb) returns text
+language sql immutable set search_path = ''
+as $$ select substring(p_report ->> 'channel' from '^holdfast_[0-9a-f]{12}$') $$;
+
+-- Choose a sleeping worker, record that it is woken and notify it and some others, in case it is dead or blocked or has
+-- no free slot. Few workers are notified on their own channels, so that the others sleep on. Otherwise all listening
+-- workers hear the notification, and its share says how many of them ask for tasks.
+create or replace function holdfast.send_wakeup(p_queues text[], p_type text, p_workers integer, p_sleeping bigint)
+returns void
 language plpgsql set search_path = '' as $$
 declare
+  v_max_channels constant integer := 20;
   v_worker text;
   v_text text;
+  v_channels text[];
 begin
   update holdfast.workers w set woken_at = clock_timestamp()
-  where w.id = (select s.id from holdfast.workers s
-    where s.sleeping and s.queues && p_queues and (s.types is null or p_type is null or p_type = any (s.types))
+  where w.id = (select s.id from holdfast.workers s where holdfast.is_sleeping_worker(s, p_queues, p_type)
     order by s.seen_at desc limit 1 for no key update skip locked)
   returning w.name into v_worker;
-  v_text := jsonb_build_object('queues', p_queues, 'worker', v_worker, 'share', least(1, p_share))::text;
+  if p_workers <= v_max_channels then
+    select array_agg(holdfast.get_worker_channel(s.report) order by s.name <> v_worker, random()) into v_channels
+    from holdfast.workers s where holdfast.is_sleeping_worker(s, p_queues, p_type);
+  end if;
+  if array_position(v_channels, null) is not null then
+    v_channels := null;
+  end if;
+  v_text := jsonb_build_object('queues', p_queues, 'worker', v_worker,
+    'share', case when v_channels is null then least(1, p_workers::double precision / p_sleeping) else 1 end)::text;
   if v_worker is null or octet_length(v_text) > 7900 then
     perform holdfast.broadcast_wakeup();
-  else
+  elsif v_channels is null then
     perform pg_notify('holdfast', v_text);
+  else
+    perform pg_notify(c, v_text) from unnest(v_channels[1 : p_workers]) as c;
   end if;
 end $$;
 

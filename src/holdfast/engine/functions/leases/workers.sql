@@ -92,7 +92,8 @@ end $$;
 create or replace function holdfast.mark_worker_stopped(p_worker text) returns void
 language plpgsql security definer set search_path = '' as $$
 begin
-  update holdfast.workers w set sleeping = false, stopped_at = holdfast.now() where w.name = p_worker;
+  update holdfast.workers w set sleeping = false, stopped_at = holdfast.now(), report = w.report - 'channel'
+  where w.name = p_worker;
 end $$;
 
 -- Record that a worker process died, and return the time. The process that renews its leases calls this.
@@ -101,7 +102,8 @@ language plpgsql security definer set search_path = '' as $$
 declare
   v_now timestamptz := holdfast.now();
 begin
-  update holdfast.workers w set sleeping = false, woken_at = null, stopped_at = v_now, lost = true
+  update holdfast.workers w set sleeping = false, woken_at = null, stopped_at = v_now, lost = true,
+    report = w.report - 'channel'
   where w.name = p_worker and w.stopped_at is null;
   if found then
     perform holdfast.wake_all_workers();  -- it may have been notified of work that it never claimed
