@@ -163,13 +163,40 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
         own_page = client.get("/worker?name=dying").text
         header = own_page[own_page.index("page-header") :]
         assert re.search(r'class="state \w+">.*?<span>(\w+)</span>', header)[1] == "lost"  # type: ignore[index]
+        assert get_leased_task_count(client.get("/workers").text, "dying") == 1
+        assert f"/jobs/{job}" in own_page
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
         dashboard.run_query(lambda conn: scratch.advance_database_clock(conn, timedelta(seconds=30)))
         dashboard.run_query(lambda conn: ManualWorker(conn, "heir", ["fatal"]).claim_tasks(1))
+        assert get_leased_task_count(client.get("/workers").text, "dying") == 0
+        assert "Other workers have taken its tasks over." in client.get("/worker?name=dying").text
         page = client.get(f"/jobs/{job}").text
         assert "WorkerLost" in page
         assert "not charged: its worker was lost" in page
         assert re.search(r"<dt>Attempt</dt>\s*<dd>2</dd>", page)
+
+
+def test_a_worker_page_shows_no_raw_values(dashboard: DashboardServer) -> None:
+    async def report_nulls(conn: Connection) -> None:
+        await ManualWorker(conn, "plain", ["plain"]).claim_tasks(1)
+        await conn.execute(
+            """select holdfast.heartbeat_worker('plain', '{"blocked": null, "slots": 4, "rss": null}')"""
+        )
+
+    dashboard.run_query(report_nulls)
+    with dashboard.sign_in("viewer") as client:
+        for path in ("/workers", "/worker?name=plain"):
+            text = re.sub(r"<script.*?</script>|<[^>]*>", " ", client.get(path).text, flags=re.DOTALL)
+            assert "plain" in text
+            assert not re.search(r"\b(null|None|undefined)\b", text)
+
+
+def get_leased_task_count(page: str, worker: str) -> int:
+    """Return the number of leased tasks in the row of a former worker."""
+    row = page[page.index(f">{worker}</a>") :]
+    match = re.search(r'data-label="Leased tasks" class="numeric">\s*(\d+)', row)
+    assert match is not None
+    return int(match[1])
 
 
 def get_worker_state(page: str, worker: str) -> str:

@@ -259,9 +259,9 @@ class Dashboard:
         """Render a page as a response, with the one-time message of the last action."""
         flash = read_flash_message(self.site.signer, request.cookies.get(FLASH_COOKIE))
         page = replace(page, values={**page.values, "flash": flash})
-        html = self.site.render_page(page_request, page, problem=problem)
+        content = self.site.render_content(page_request, page, problem)
+        html = self.site.render_document(page_request, page, content, problem)
         if page.live and problem is None:
-            content = self.site.render_page(page_request, page, content_only=True)
             content = content.replace(page_request.session.token, FORM_TOKEN_PLACEHOLDER)
             self.site.cache_page_html(page_request, content)
         html = html.replace(page_request.session.token, mask_form_token(page_request.session.token))
@@ -382,7 +382,7 @@ class Dashboard:
         title = "Not found" if status == 404 else "Access denied" if status == 403 else "Request failed"
         values = {"text": text, "code": status, "flash": None}
         page = DashboardPage("error_page.html", title, values, live=False)
-        html = self.site.render_page(page_request, page)
+        html = self.site.render_document(page_request, page, self.site.render_content(page_request, page))
         html = html.replace(page_request.session.token, mask_form_token(page_request.session.token))
         return Response(html, status, media_type="text/html")
 

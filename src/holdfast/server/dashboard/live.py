@@ -251,7 +251,7 @@ class LiveUpdates:
     async def render_content(self, request: PageRequest, function: PageFunction) -> str:
         """Render the content of a page, with a placeholder for each user's form token."""
         page = await self._site.load_page(request, function)
-        html = self._site.render_page(request, page, content_only=True)
+        html = self._site.render_content(request, page)
         html = html.replace(request.session.token, FORM_TOKEN_PLACEHOLDER)
         self._site.cache_page_html(request, html)
         return html

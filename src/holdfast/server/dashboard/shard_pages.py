@@ -126,7 +126,7 @@ async def _load_sections(
     def render_one(number: int, page: DashboardPage) -> ShardSection:
         site, base = request.site.shard_sites[number], f"{request.base}/shards/{number}"
         own = replace(request, site=site, base=base)
-        return ShardSection(number, _mark_html(site.render_page(own, page, content_only=True), number))
+        return ShardSection(number, _mark_html(site.render_content(own, page), number))
 
     answers, missing = await _ask_all_shards(request, load_one, SHARD_READ_TIMEOUT_S)
     pages = {number: page for number, page in answers.items() if isinstance(page, DashboardPage)}
@@ -136,7 +136,7 @@ async def _load_sections(
     sections += [ShardSection(number, None) for number in missing]
     header = build_header(request, pages) if build_header and pages else None
     values: Mapping[str, Any] = {
-        "header": request.site.render_page(request, header, content_only=True) if header else "",
+        "header": request.site.render_content(request, header) if header else "",
         "sections": sorted(sections, key=lambda section: section.number),
         "other_shards": [number for number in answers if number not in pages],
     }

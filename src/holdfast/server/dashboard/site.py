@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 from uuid import UUID
 
 import jinja2
+from markupsafe import Markup
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
@@ -255,22 +256,20 @@ class DashboardSite:
             self._role_is_known = True
         return self._role
 
-    def render_page(
-        self,
-        request: PageRequest,
-        page: DashboardPage,
-        *,
-        content_only: bool = False,
-        problem: str | None = None,
-    ) -> str:
-        """Render a page as HTML: the whole document, or only the part that live updates replace."""
-        values = self._build_template_values(request, page, problem)
+    def render_content(self, request: PageRequest, page: DashboardPage, problem: str | None = None) -> str:
+        """Render the part of a page that live updates replace."""
         template = self.templates.get_template(page.template)
-        if content_only:
-            context = template.new_context(values)
-            note = self.templates.get_template("components/read_note.html").render(page=page)
-            return note + "".join(template.blocks["content"](context))
-        return template.render(values)
+        context = template.new_context(self._build_template_values(request, page, problem))
+        note = self.templates.get_template("components/read_note.html").render(page=page)
+        return note + "".join(template.blocks["content"](context))
+
+    def render_document(
+        self, request: PageRequest, page: DashboardPage, content: str, problem: str | None = None
+    ) -> str:
+        """Render the whole document around the content of a page."""
+        values = self._build_template_values(request, page, problem)
+        layout = self.templates.get_template("layout.html")
+        return layout.render(values, content=Markup(content))  # noqa: S704  (the HTML of render_content)
 
     def _build_template_values(
         self, request: PageRequest, page: DashboardPage, problem: str | None

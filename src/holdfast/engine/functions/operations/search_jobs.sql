@@ -57,11 +57,11 @@ begin
           and (v.owners is null or (t.owner = any (v.owners) and t.job_id is null))
           and (v.ids is null or t.id = any (v.ids))
           and (v.batches is null or t.batch_id = any (v.batches)) and (not v.only_running or t.status = 'running')
-          and (not v.only_scheduled or t.status = 'scheduled')
+          and (not v.only_scheduled or t.status = 'scheduled') and (v.errors is null or t.error is not null)
+          and (v.policies is null or t.lane_id in (select l.id from holdfast.lanes l
+            where l.policy_id = any (v.policies)))
         order by t.id desc limit case when v.unfiltered then null else p_max_scanned end) as t
       where t.job_id is null
-        and (v.policies is null or t.lane_id in (select l.id from holdfast.lanes l
-          where l.policy_id = any (v.policies)))
         and (v.states is null or holdfast.list_search_states_of_status(t.status, t.failures + t.crashes) && v.states)
         and (v.not_states is null or not holdfast.list_search_states_of_status(t.status,
           t.failures + t.crashes) && v.not_states)
@@ -69,8 +69,7 @@ begin
         and (v.not_ids is null or t.id <> all (v.not_ids))
         and (v.workers is null or t.worker_id = any (v.workers))
         and (v.args is null or t.args @> v.args) and (v.result is null or t.output @> v.result)
-        and (v.errors is null or (t.error is not null
-          and holdfast.error_matches_search(t.error - v.hidden_error_fields, v.errors)))
+        and (v.errors is null or holdfast.error_matches_search(t.error - v.hidden_error_fields, v.errors))
         and (v.not_errors is null or t.error is null
           or not holdfast.error_matches_search(t.error - v.hidden_error_fields, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(t.id,
@@ -102,17 +101,16 @@ begin
           and (v.owners is null or (h.owner = any (v.owners) and h.job_id is null))
           and (v.ids is null or h.id = any (v.ids))
           and (v.batches is null or h.batch_id = any (v.batches)) and (not v.only_failed or h.status = 'failed')
+          and (v.errors is null or h.error is not null) and (v.policies is null or h.policy_id = any (v.policies))
         order by h.id desc limit case when v.unfiltered then null else p_max_scanned end) as h
       where h.job_id is null
-        and (v.policies is null or h.policy_id = any (v.policies))
         and (v.states is null or h.status = any (v.states) or 'ended' = any (v.states))
         and (v.not_states is null or not (h.status = any (v.not_states) or 'ended' = any (v.not_states)))
         and (v.not_owners is null or h.owner is null or h.owner <> all (v.not_owners))
         and (v.not_ids is null or h.id <> all (v.not_ids))
         and (v.workers is null or h.worker_id = any (v.workers))
         and (v.args is null or h.args @> v.args) and (v.result is null or h.output @> v.result)
-        and (v.errors is null or (h.error is not null
-          and holdfast.error_matches_search(h.error - v.hidden_error_fields, v.errors)))
+        and (v.errors is null or holdfast.error_matches_search(h.error - v.hidden_error_fields, v.errors))
         and (v.not_errors is null or h.error is null
           or not holdfast.error_matches_search(h.error - v.hidden_error_fields, v.not_errors))
         and (v.patterns is null or holdfast.build_searchable_text(h.id,
