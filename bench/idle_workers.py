@@ -38,7 +38,7 @@ START_AT_ONCE = 8
 SETTLE_SECONDS = 150.0  # connections that nobody needs are closed after 90 s
 SUBMITS = 10
 SECONDS_PER_SUBMIT = 8.0  # a worker that was woken asks for the last time after about 6 s
-WOKEN_WITHIN_SECONDS = 0.5
+WOKEN_WITHIN_SECONDS = 0.2  # few other workers happen to poll in this time
 APPLICATION = "from holdfast import task\n\n@task(name='noop')\nasync def noop() -> None: ...\n"
 
 
@@ -115,7 +115,7 @@ async def measure_submits(server: FaultServer, client: Client) -> None:
         await asyncio.sleep(SECONDS_PER_SUBMIT)
         claims.append(count_claims_after(server.log, submitted_at))
     print(f"claims after one submit: {statistics.mean(claims):.1f} ({min(claims)} to {max(claims)})")
-    print(f"submit until the result is here: {statistics.median(waits):.0f} ms ({max(waits):.0f} at most)")
+    print(f"submit until the result is here: {', '.join(f'{wait:.0f}' for wait in waits)} ms")
 
 
 async def main() -> None:

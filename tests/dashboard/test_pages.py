@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -174,6 +175,16 @@ def test_dead_worker_is_unresponsive_then_lost_and_its_task_runs_again(dashboard
         assert "WorkerLost" in page
         assert "not charged: its worker was lost" in page
         assert re.search(r"<dt>Attempt</dt>\s*<dd>2</dd>", page)
+
+
+def test_more_pages_at_once_than_connections(dashboard: DashboardServer) -> None:
+    """Pages that read on two connections must not wait for each other's second one."""
+    with dashboard.sign_in("viewer") as client, ThreadPoolExecutor(30) as pool:
+        paths = ["/jobs", "/", "/jobs?q=state:"] * 20
+        pages = list(pool.map(lambda path: client.get(path, timeout=60), paths))
+    assert {page.status_code for page in pages} == {200}
+    assert not any("Database unavailable" in page.text for page in pages)
+    assert all("state:" in page.text for page in pages[2::3])
 
 
 def test_a_worker_page_shows_no_raw_values(dashboard: DashboardServer) -> None:

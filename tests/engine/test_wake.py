@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -128,12 +129,13 @@ async def create_sleeping_worker(conn: Connection, name: str, report: dict[str, 
 
 async def receive_on_channels(
     conn: Connection, channels: list[str], submit: Callable[[], Awaitable[object]]
-) -> list[str]:
-    """Return the channels on which something arrives during a submit."""
-    received: list[str] = []
+) -> dict[str, bool]:
+    """Return the channels on which something arrives during a submit, and whether it is for a backup."""
+    received: dict[str, bool] = {}
 
-    def record(_: object, __: int, channel: str, ___: object) -> None:
-        received.append(channel)
+    def record(_: object, __: int, channel: str, payload: object) -> None:
+        assert channel not in received
+        received[channel] = json.loads(str(payload)).get("backup", False)
 
     for channel in channels:
         await conn.add_listener(channel, record)
@@ -155,9 +157,21 @@ async def test_few_of_many_workers_are_notified(
     await wakeups.received()
     received = await receive_on_channels(conn, channels, lambda: submit_job(second))
     woken = await conn.fetchval("select name from holdfast.workers where woken_at is not null")
-    assert len(set(received)) == len(received) == 3
-    assert channels[int(woken.split()[1])] in received
+    assert sorted(received.values()) == [False, True, True]
+    assert received[channels[int(woken.split()[1])]] is False
     assert await wakeups.received() == []
+
+
+async def test_more_tasks_wake_more_workers(
+    conn: Connection, second: Connection, wakeups: WakeupListener
+) -> None:
+    """One more asks at once for each ten tasks."""
+    channels = [f"holdfast_{number:012x}" for number in range(10)]
+    for number, channel in enumerate(channels):
+        await create_sleeping_worker(conn, f"worker {number}", {"channel": channel})
+    bodies = [{"type": "t", "queue": QUEUE}] * 30
+    received = await receive_on_channels(conn, channels, lambda: jobs.submit_many(second, bodies))
+    assert sorted(received.values()) == [False] * 4 + [True] * 2
 
 
 async def test_many_tasks_wake_all_workers(
@@ -186,7 +200,8 @@ async def test_a_worker_that_polls_is_not_woken(
     await create_sleeping_worker(conn, "hears", {"channel": "holdfast_0123456789ab"})
     await create_sleeping_worker(conn, "polls", {"channel": "holdfast_ffffffffffff", "listening": False})
     channels = ["holdfast_0123456789ab", "holdfast_ffffffffffff"]
-    assert await receive_on_channels(conn, channels, lambda: submit_job(second)) == channels[:1]
+    received = await receive_on_channels(conn, channels, lambda: submit_job(second))
+    assert received == {"holdfast_0123456789ab": False}
 
 
 @pytest.mark.parametrize("ending", ["mark_worker_stopped", "mark_worker_lost"])

@@ -32,6 +32,7 @@ from holdfast.worker.queue_shares import QueueSelector
 from holdfast.worker.wakeups import Wakeup, parse_wakeup
 
 MAX_CLAIM_BATCH = 500
+BACKUP_DELAY_S = 0.05  # in which the worker that a notification names should have asked
 MIN_CONCURRENCY_TO_SPLIT = 50  # from here on, one half of the slots is filled while the other half runs
 MAX_CONSECUTIVE_ROUND_TRIPS = 50  # before others may use the connection: it may be the only one
 
@@ -132,7 +133,10 @@ class TaskFetcher(BackgroundService):
 
     def poll_now(self) -> None:
         """Poll for tasks at once, because there may be work."""
-        self._next_poll_at = 0.0
+        self._poll_within(0.0)
+
+    def _poll_within(self, seconds: float) -> None:
+        self._next_poll_at = min(self._next_poll_at, time.monotonic() + seconds) if seconds else 0.0
         self.queue_selector.include_all_queues()
         self._changed.set()
 
@@ -156,7 +160,7 @@ class TaskFetcher(BackgroundService):
         if wakeup is not None and wakeup.worker == self._worker:
             # For a moment nobody else is notified. So this worker polls several times before it sleeps again.
             self._poll_schedule.restart()
-        self.poll_now()
+        self._poll_within(BACKUP_DELAY_S if wakeup is not None and wakeup.backup else 0.0)
 
     def _handle_freed_slot(self) -> None:
         if self.queue_selector.held_back:

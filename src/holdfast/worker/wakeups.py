@@ -1,7 +1,8 @@
 """Read a notification: whether this worker shall ask for tasks.
 
-All workers hear every notification. It names the queues with work, one worker that shall ask, and the share
-of the others that shall ask too (engine/functions/leases/wakeups.sql).
+A notification names the queues with work and one worker that shall ask. Either only that worker and a few
+others hear it, each on its own channel, or all hear it, and it has the share of the others that shall ask too
+(engine/functions/leases/wakeups.sql).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class Wakeup(msgspec.Struct, frozen=True):
     queues: list[str]
     worker: str | None = None
     share: float = 1.0
+    backup: bool = False  # ask only a moment later: the named worker shall take the task
 
     def is_for(
         self, worker: str, queues: Collection[str], choose: Callable[[], float] = random.random

@@ -11,6 +11,8 @@ keeps trying.
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
@@ -43,6 +45,9 @@ from holdfast.server.dashboard.roles import DashboardUser
 from holdfast.server.dashboard.sessions import CookieSigner, DashboardSession, SessionStore
 from holdfast.server.dashboard.template_source import CompactTemplateExtension
 from holdfast.version import __version__
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 PAGE_READ_TIMEOUT_S = 2.0
 PREFERENCE_COOKIE_LIFETIME_S = 365 * 86400
@@ -90,6 +95,25 @@ class PageRequest:
     cookies: Mapping[str, str]
     connection: Connection = field(init=False)
     reads_replica: bool = False
+    read_database: Database | None = field(default=None, init=False)  # where `connection` reads
+
+    async def read_together(
+        self, read: Callable[[PageRequest], Awaitable[T]], read_beside: Callable[[PageRequest], Awaitable[U]]
+    ) -> tuple[T, U]:
+        """Run two reads at once, the second in a transaction of its own, or one after the other.
+
+        The second one may see the database a moment later than the first.
+        """
+        if self.read_database is None or self.site.extra_reads.locked():
+            return await read(self), await read_beside(self)
+        async with self.site.extra_reads, self.site.open_transaction(self.read_database) as connection:
+            beside = copy.copy(self)
+            beside.connection = connection
+            results = await asyncio.gather(read(self), read_beside(beside), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return cast("tuple[T, U]", tuple(results))
 
     @property
     def user(self) -> DashboardUser:
@@ -208,6 +232,8 @@ class DashboardSite:
         self.shard_sites: dict[int, DashboardSite] = {}  # of the site that shows all of them
         self.templates = _create_template_environment()
         self._cached_pages: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        # Pages that hold one connection and wait for a second one must leave some for the others.
+        self.extra_reads = asyncio.Semaphore(services.settings.pool_size // 4)
         self._role: str | None = None
         self._role_is_known = False
 
@@ -224,6 +250,12 @@ class DashboardSite:
     async def load_page(self, request: PageRequest, function: PageFunction) -> DashboardPage:
         """Call the function of a page in a read transaction, on the read replica if the page may use it."""
 
+        @asynccontextmanager
+        async def open_transaction(database: Database) -> AsyncGenerator[Connection]:
+            request.read_database = database
+            async with self.open_transaction(database) as connection:
+                yield connection
+
         async def load(connection: Connection) -> DashboardPage:
             request.connection = connection
             return await function(request)
@@ -231,7 +263,7 @@ class DashboardSite:
         if not request.reads_replica:
             async with self.transaction() as connection:
                 return await load(connection)
-        page, source = await self.services.get_replica_reads().run_read(self.open_transaction, load)
+        page, source = await self.services.get_replica_reads().run_read(open_transaction, load)
         return replace(page, read_note=source.note)
 
     @asynccontextmanager

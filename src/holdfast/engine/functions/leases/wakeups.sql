@@ -95,16 +95,18 @@ create or replace function holdfast.get_worker_channel(p_report jsonb) returns t
 language sql immutable set search_path = ''
 as $$ select substring(p_report ->> 'channel' from '^holdfast_[0-9a-f]{12}$') $$;
 
--- Choose a sleeping worker, record that it is woken and notify it and some others, in case it is dead or blocked or has
--- no free slot. Few workers are notified on their own channels, so that the others sleep on. Otherwise all listening
--- workers hear the notification, and its share says how many of them ask for tasks.
+-- Choose a sleeping worker, record that it is woken and notify it and some others. Few workers are notified on their own
+-- channels, so that the rest sleep on. The last two of them are backups, in case the first one is dead or blocked: they
+-- ask a moment later. Otherwise all listening workers hear the notification, and its share says how many of them ask.
 create or replace function holdfast.send_wakeup(p_queues text[], p_type text, p_workers integer, p_sleeping bigint)
 returns void
 language plpgsql set search_path = '' as $$
 declare
   v_max_channels constant integer := 20;
+  v_backups constant integer := 2;  -- as in count_workers_to_wake
   v_worker text;
   v_text text;
+  v_backup_text text;
   v_channels text[];
 begin
   update holdfast.workers w set woken_at = clock_timestamp()
@@ -120,12 +122,14 @@ begin
   end if;
   v_text := jsonb_build_object('queues', p_queues, 'worker', v_worker,
     'share', case when v_channels is null then least(1, p_workers::double precision / p_sleeping) else 1 end)::text;
+  v_backup_text := jsonb_build_object('queues', p_queues, 'worker', v_worker, 'backup', true)::text;
   if v_worker is null or octet_length(v_text) > 7900 then
     perform holdfast.broadcast_wakeup();
   elsif v_channels is null then
     perform pg_notify('holdfast', v_text);
   else
-    perform pg_notify(c, v_text) from unnest(v_channels[1 : p_workers]) as c;
+    perform pg_notify(c.channel, case when c.n <= p_workers - v_backups then v_text else v_backup_text end)
+    from unnest(v_channels[1 : p_workers]) with ordinality as c (channel, n);
   end if;
 end $$;
 

@@ -245,16 +245,18 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 declare
   v_limit integer := least(greatest(coalesce(p_limit, 50), 1), 1000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
-  v_scanned integer := least(v_max_scanned, 20 * v_limit);
+  v_scanned integer := least(v_max_scanned, 100 * v_limit);
   v_floor uuid := holdfast.find_oldest_scanned_id(p_query, p_before, v_scanned);
   v_ids uuid[] := array(select i from holdfast.search_job_ids(
     p_query, p_before, v_floor, v_limit + 1, v_scanned) as i);
+  v_last_floor uuid;
   v_more boolean;
 begin
   if cardinality(v_ids) <= v_limit and v_floor is not null and v_scanned < v_max_scanned then
-    v_floor := holdfast.find_oldest_scanned_id(p_query, p_before, v_max_scanned);
-    v_ids := array(select i from holdfast.search_job_ids(
-      p_query, p_before, v_floor, v_limit + 1, v_max_scanned) as i);
+    v_last_floor := holdfast.find_oldest_scanned_id(p_query, v_floor, v_max_scanned - v_scanned);
+    v_ids := v_ids || array(select i from holdfast.search_job_ids(
+      p_query, v_floor, v_last_floor, v_limit + 1 - cardinality(v_ids), v_max_scanned - v_scanned) as i);
+    v_floor := v_last_floor;
   end if;
   v_more := cardinality(v_ids) > v_limit;
   v_ids := v_ids[1:v_limit];
@@ -297,8 +299,8 @@ language plpgsql stable security definer set search_path = '' set jit = off as $
 declare
   v_max_rows integer := least(greatest(coalesce(p_max_rows, 10000), 1), 100000);
   v_max_scanned integer := holdfast.compute_search_row_limit(p_query, p_max_scanned);
-  v_scanned integer := least(v_max_scanned, 2 * v_max_rows);
-  v_min_matches constant integer := 500;
+  v_scanned integer := least(v_max_scanned, v_max_rows / 2);
+  v_min_matches constant integer := 125;
   v_floor uuid := holdfast.find_oldest_scanned_id(p_query, null, v_scanned);
   v_count bigint := (select count(*) from holdfast.search_job_ids(
     p_query, null, v_floor, v_max_rows + 1, v_scanned));
@@ -306,11 +308,11 @@ declare
   v_estimate bigint;
 begin
   if v_count <= v_max_rows and v_floor is not null and v_scanned < v_max_scanned then
-    v_last_floor := holdfast.find_oldest_scanned_id(p_query, null, v_max_scanned);
+    v_last_floor := holdfast.find_oldest_scanned_id(p_query, v_floor, v_max_scanned - v_scanned);
     if v_last_floor is null or v_count < v_min_matches then
+      v_count := v_count + (select count(*) from holdfast.search_job_ids(
+        p_query, v_floor, v_last_floor, v_max_rows + 1 - v_count::integer, v_max_scanned - v_scanned));
       v_floor := v_last_floor;
-      v_count := (select count(*) from holdfast.search_job_ids(
-        p_query, null, v_floor, v_max_rows + 1, v_max_scanned));
     end if;
   end if;
   if v_count <= v_max_rows and v_floor is null then

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -73,29 +74,20 @@ async def parse_permitted_search(request: PageRequest, text: str) -> SearchQuery
 @register_page("/jobs", "jobs.view", reads_replica=True, all_shards="merged")
 async def list_jobs(request: PageRequest) -> DashboardPage:
     text = request.query.get("q", "").strip()
-    error: str | None = None
-    result = search.JobSearchPage(rows=[])
-    rows: list[dict[str, Any]] = []
-    missing_shards: list[int] = []
-    task_queues = await queues.list_task_queues(request.connection)
-    try:
-        if request.site.shard_sites:
-            result, rows, missing_shards = await _search_all_shards(request, text)
-        else:
-            result, rows = await _search_jobs(request, text)
-    except InvalidError as invalid:
-        error = str(invalid)
+    listed, (task_queues, counts) = await request.read_together(
+        lambda own: _try_search(own, text), _load_state_counts
+    )
     return DashboardPage(
         "jobs.html",
         "Jobs",
         {
             "q": text,
-            "error": error,
-            "result": result,
-            "jobs": rows,
-            "missing_shards": missing_shards,
+            "error": listed.error,
+            "result": listed.result,
+            "jobs": listed.rows,
+            "missing_shards": listed.missing_shards,
             "is_merged": bool(request.site.shard_sites),
-            "state_filters": await _build_state_filters(request, text if error is None else "", task_queues),
+            "state_filters": _build_state_filters(text if listed.error is None else "", counts),
             "saved_views": await saved_views.list_saved_views(request.connection, request.user.name),
             "suggestions": _list_search_suggestions(task_queues),
             "columns": [
@@ -112,6 +104,25 @@ async def list_jobs(request: PageRequest) -> DashboardPage:
             else JOB_COLUMNS,
         },
     )
+
+
+@dataclass(frozen=True)
+class JobListing:
+    """The jobs of a page, or the error in the search."""
+
+    result: search.JobSearchPage
+    rows: list[dict[str, Any]]
+    missing_shards: list[int] = field(default_factory=list[int])
+    error: str | None = None
+
+
+async def _try_search(request: PageRequest, text: str) -> JobListing:
+    try:
+        if request.site.shard_sites:
+            return JobListing(*await _search_all_shards(request, text))
+        return JobListing(*await _search_jobs(request, text))
+    except InvalidError as invalid:
+        return JobListing(search.JobSearchPage(rows=[]), [], error=str(invalid))
 
 
 async def _search_jobs(request: PageRequest, text: str) -> tuple[search.JobSearchPage, list[dict[str, Any]]]:
@@ -186,16 +197,22 @@ def redact_progress(progress: Mapping[str, Any], redactor: PayloadRedactor) -> d
     return {name: redactor.redact_text(progress.get(name)) for name in ("phase", "message")}
 
 
-async def _build_state_filters(
-    request: PageRequest, text: str, task_queues: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Build one filter link per job state, with a count for states that are fast to count."""
-    counts: dict[str, tuple[int, bool]] = {}
-    if request.tenant is None and not request.site.shard_sites:
-        totals = await overview.count_problems(request.connection, request.now - timedelta(hours=24))
-        counts = {state: queues.sum_task_counts(task_queues, state) for state in ("ready", "running")} | {
-            state: (totals[state], totals[f"{state}_exact"]) for state in ("scheduled", "retrying", "failed")
-        }
+async def _load_state_counts(
+    request: PageRequest,
+) -> tuple[list[dict[str, Any]], dict[str, tuple[int, bool]]]:
+    """Return all queues, and counts of the states that are fast to count, each with whether it is exact."""
+    task_queues = await queues.list_task_queues(request.connection)
+    if request.tenant is not None or request.site.shard_sites:
+        return task_queues, {}
+    totals = await overview.count_problems(request.connection, request.now - timedelta(hours=24))
+    return task_queues, {
+        **{state: queues.sum_task_counts(task_queues, state) for state in ("ready", "running")},
+        **{state: (totals[state], totals[f"{state}_exact"]) for state in ("scheduled", "retrying", "failed")},
+    }
+
+
+def _build_state_filters(text: str, counts: Mapping[str, tuple[int, bool]]) -> list[dict[str, Any]]:
+    """Build one filter link per job state."""
     chosen = parse_search(text).get_values("state")
     return [
         {

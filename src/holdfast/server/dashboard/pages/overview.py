@@ -46,30 +46,41 @@ async def show_overview(request: PageRequest) -> DashboardPage:
 
 
 async def _load_overview_values(request: PageRequest, time_range: TimeRange) -> dict[str, Any]:
+    values, task_values = await request.read_together(
+        lambda own: _load_chart_values(own, time_range), _load_task_values
+    )
+    return {**values, **task_values}
+
+
+async def _load_chart_values(request: PageRequest, time_range: TimeRange) -> dict[str, Any]:
     connection = request.connection
     stats, day_before = await load_chart_stats(request, time_range)
+    groups = await engine_error_groups.list_error_groups(connection, owner=request.tenant, limit=20)
+    return {
+        **build_overview_charts(stats, day_before),
+        "error_groups": sorted(
+            await redact_error_groups(request, groups), key=lambda group: -group["attempts"]
+        ),
+        "message_queues": await queues.list_message_metrics(connection)
+        if request.can("message.view")
+        else [],
+    }
+
+
+async def _load_task_values(request: PageRequest) -> dict[str, Any]:
+    """Load what the overview shows of queues, task types and workers."""
+    connection = request.connection
     type_stats = await overview.get_task_type_stats(connection, 6)
     task_queues = await engine_queues.list_task_queues(connection)
     workers = await engine_workers.list_workers(connection)
     live_workers = [worker for worker in workers if worker["state"] == "live"]
     return {
-        **build_overview_charts(stats, day_before),
         "busiest_queues": sorted(task_queues, key=lambda q: -(q["ready"] + q["running"]))[:6],
         "slowest_tasks": sorted((t for t in type_stats if t["run_p95"]), key=lambda t: -t["run_p95"])[:6],
         "live_workers": len(live_workers),
         "slots": sum(count_worker_slots(worker) for worker in live_workers),
         "unresponsive_workers": sum(worker["state"] == "unresponsive" for worker in workers),
         "totals": await overview.count_problems(connection, request.now - timedelta(hours=24)),
-        "error_groups": sorted(
-            await redact_error_groups(
-                request,
-                await engine_error_groups.list_error_groups(connection, owner=request.tenant, limit=20),
-            ),
-            key=lambda group: -group["attempts"],
-        ),
-        "message_queues": await queues.list_message_metrics(connection)
-        if request.can("message.view")
-        else [],
         "ready": engine_queues.sum_task_counts(task_queues, "ready"),
         "running": engine_queues.sum_task_counts(task_queues, "running"),
         "task_queues": task_queues,
