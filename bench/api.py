@@ -36,6 +36,7 @@ from bench.http_clients import (
     create_user_token,
     read_cpu_seconds,
 )
+from bench.machine import describe_machine_use, read_machine_ticks
 from holdfast.engine import install, scratch
 from holdfast.settings import Secret, Settings, load_settings
 
@@ -267,6 +268,7 @@ async def main() -> None:
     options = parser.parse_args()
     settings: Settings = load_settings({"database_url": options.server})
     server, name = Secret(options.server), f"hf_bench_{uuid.uuid4().hex[:12]}"
+    ticks = read_machine_ticks()
     await scratch.create_test_database(server, name, settings)
     url = scratch.build_database_url(server, name)
     try:
@@ -281,6 +283,7 @@ async def main() -> None:
             if "read" in options.only:
                 await measure_reads(base, conn, options.rows)
         await conn.close()
+        print(describe_machine_use(ticks, read_machine_ticks()))
     finally:
         await scratch.drop_test_database(server, name, settings)
 

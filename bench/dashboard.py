@@ -20,6 +20,7 @@ from pathlib import Path
 import asyncpg
 import httpx
 
+from bench.machine import describe_machine_use, read_machine_ticks
 from bench.many_jobs import insert_large_backlog, insert_large_history
 from bench.system_processes import SystemBenchmark, choose_port, print_rows_at_once, read_cpu_seconds
 from holdfast import settings as settings_module
@@ -112,6 +113,7 @@ async def fill_database(url: Secret, waiting: int, ended: int) -> None:
 async def measure_pages(url: Secret, home: Path, options: argparse.Namespace) -> None:
     bench = SystemBenchmark(url, "127.0.0.1", home)
     port = choose_port()
+    ticks = read_machine_ticks()
     connection = await asyncpg.connect(url.reveal())
     cookie = await start_session(connection)
     ids = await find_example_jobs(connection)
@@ -127,6 +129,7 @@ async def measure_pages(url: Secret, home: Path, options: argparse.Namespace) ->
                     p95_ms = await measure_page(client, connection, api_pid, name, url_of_page, options.calls)
                     slow += [name] if p95_ms > TARGET_P95_MS else []
     await connection.close()
+    print(describe_machine_use(ticks, read_machine_ticks()))
     print(f"pages above {TARGET_P95_MS} ms (p95): {', '.join(slow) or 'none'}")
 
 

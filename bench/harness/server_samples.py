@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 import asyncpg
+
+from bench.machine import describe_machine_use, read_machine_ticks
 
 SAMPLE_INTERVAL_S = 1.0
 READ_WAITS = """
@@ -87,7 +88,7 @@ def describe_samples(samples: Sequence[ServerSample]) -> str:
     parts = [
         "waits " + (", ".join(f"{name} {count}" for name, count in waits.most_common(5)) or "none"),
         f"WAL {wal_mb:.1f} MB/s",
-        describe_machine(first, last),
+        describe_machine_use(first.cpu_ticks, last.cpu_ticks),
     ]
     write_s = (last.checkpoint_write_ms - first.checkpoint_write_ms) / 1000
     sync_s = (last.checkpoint_sync_ms - first.checkpoint_sync_ms) / 1000
@@ -99,18 +100,3 @@ def describe_samples(samples: Sequence[ServerSample]) -> str:
     if longest_s > 2 * SAMPLE_INTERVAL_S:
         parts.append(f"the server did not answer the monitor for {longest_s:.1f} s")
     return "; ".join(parts)
-
-
-def describe_machine(first: ServerSample, last: ServerSample) -> str:
-    ticks = {name: last.cpu_ticks[name] - first.cpu_ticks[name] for name in last.cpu_ticks}
-    total = sum(ticks.values()) or 1
-    busy = 1 - (ticks["idle"] + ticks["iowait"]) / total
-    waiting, stolen = ticks["iowait"] / total, ticks["steal"] / total
-    return f"machine {busy:.0%} busy, {waiting:.0%} waiting for disks, {stolen:.0%} stolen"
-
-
-def read_machine_ticks() -> dict[str, int]:
-    """Return the ticks that the cores of the machine were busy, idle, waiting for disks and stolen."""
-    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    return dict(zip(names, map(int, fields), strict=False))

@@ -302,12 +302,10 @@ class PostmasterSupervisor:
         return None
 
     def _should_keep_running(self) -> bool:
-        if self._has_keep_request() or count_clients(self.plan.port):
+        if self._has_keep_request() or not try_exclusive_lock(self.users):
             return True
-        free = try_exclusive_lock(self.users)
-        if free:
-            fcntl.flock(self.users, fcntl.LOCK_UN)
-        return not free
+        fcntl.flock(self.users, fcntl.LOCK_UN)
+        return count_clients(self.plan.port) > 0  # last, because the list of all connections may be long
 
     def _has_keep_request(self) -> bool:
         with contextlib.suppress(FileNotFoundError):
