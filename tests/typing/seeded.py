@@ -89,7 +89,7 @@ def right_without_an_event_loop(client: Client) -> None:
 def mistakes_without_an_event_loop(client: Client) -> None:
     client.blocking.submit(double(1), kee="k")  # wrong
     text: str = client.blocking.submit(double(1)).result()  # wrong
-    client.blocking.queues.send("letters", text, delay=5)  # wrong
+    client.blocking.queues.send("letters", text, delay="5")  # wrong
     client.blocking.limits.put("one", max_runing=1)  # wrong
     client.blocking.connection()  # wrong
 
@@ -104,7 +104,7 @@ async def mistakes(client: Client) -> None:
     double("x")  # wrong
     without(1, z=2)  # wrong
     await client.submit(double(1), kee="k")  # wrong
-    await client.submit(double(1), delay=5)  # wrong
+    await client.submit(double(1), delay="5")  # wrong
     await client.submit(double)  # wrong
     g = Graph("page")
     number = g.add(double(1))
