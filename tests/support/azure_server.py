@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import sys
 import urllib.request
 from email.utils import formatdate
@@ -15,6 +16,8 @@ from node_programs import NODE, install_npm_package
 from object_store_servers import BUCKET
 
 AZURITE_VERSION = "3.37.0"
+# Of what Azurite depends on: the next version depends on a package that is not published.
+PINNED_PACKAGES = {"applicationinsights": "3.16.0"}
 # Not secret: the default account of every Azurite.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -30,6 +33,8 @@ def find_azurite_command() -> list[str]:
     folder = Path(sys.prefix) / "azurite"
     program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     if not program.exists():
+        folder.mkdir(exist_ok=True)
+        (folder / "package.json").write_text(json.dumps({"overrides": PINNED_PACKAGES}))
         install_npm_package(f"azurite@{AZURITE_VERSION}", folder)
     return [NODE, str(program)]
 
