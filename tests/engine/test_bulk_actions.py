@@ -7,7 +7,7 @@ from uuid import UUID
 
 from manual_worker import ManualWorker, expect_error, read_job, submit_graph, submit_job
 
-from holdfast.engine import bulk_actions, jobs
+from holdfast.engine import bulk_actions, jobs, search
 from holdfast.engine.bulk_actions import BulkAction, BulkStageOptions
 from holdfast.engine.connection import Connection
 from holdfast.testing import Clock
@@ -137,6 +137,17 @@ async def test_an_action_that_stopped_itself_continues_when_asked(conn: Connecti
     assert not await bulk_actions.control_bulk_action(conn, action, "resume")
     await bulk_actions.undo_bulk_action(conn, action)
     assert not await bulk_actions.control_bulk_action(conn, action, "resume")
+
+
+async def test_jobs_of_an_action_have_the_state_that_lists_show(conn: Connection) -> None:
+    await submit_failed_jobs(conn, 3)
+    action = await start_bulk_action(conn)
+    await bulk_actions.advance_bulk_actions(conn)
+    await ManualWorker(conn).claim_tasks(1)
+    listed = {row["id"]: row["state"] for row in (await search.search_jobs(conn, "")).rows}
+    shown = {row["job_id"]: row["state"] for row in await bulk_actions.list_bulk_action_jobs(conn, action)}
+    assert shown == listed
+    assert sorted(shown.values()) == ["ready", "ready", "running"]
 
 
 async def test_undo_affects_only_jobs_that_have_not_started(conn: Connection) -> None:

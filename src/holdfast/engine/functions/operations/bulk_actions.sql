@@ -309,12 +309,14 @@ begin
     limit least(greatest(p_limit, 1), 1000);
 end $$;
 
--- List the jobs of an action in the order in which they are processed.
+-- List the jobs of an action in the order in which they are processed. `state` is the state in lists of jobs: that of
+-- the task if the job has only one.
 create or replace function holdfast.list_bulk_action_jobs(
   p_id uuid, p_after uuid default null, p_limit integer default 50) returns setof jsonb
 language plpgsql stable security definer set search_path = '' as $$
 begin
-  return query select (to_jsonb(i) - 'bulk_id') || jsonb_build_object('status', holdfast.get_job_status(i.job_id))
+  return query select (to_jsonb(i) - 'bulk_id') || jsonb_build_object('status', holdfast.get_job_status(i.job_id),
+    'state', holdfast.build_job_rows(array[i.job_id]) #>> '{0,state}')
   from (select * from holdfast.bulk_action_jobs i where i.bulk_id = p_id
     and i.job_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
     order by i.job_id limit least(greatest(p_limit, 1), 1000)) as i;
