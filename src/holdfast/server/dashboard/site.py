@@ -100,7 +100,7 @@ class PageRequest:
     async def read_together(
         self, read: Callable[[PageRequest], Awaitable[T]], read_beside: Callable[[PageRequest], Awaitable[U]]
     ) -> tuple[T, U]:
-        """Run two reads at once, the second in a transaction of its own, or one after the other.
+        """Run two reads at once: the second on another connection, or after the first if none is free.
 
         The second one may see the database a moment later than the first.
         """

@@ -26,7 +26,8 @@ language sql stable as $$
 $$;
 
 -- Count the workers that sleep and hear notifications. last_woken_at is the last time when one of the workers was
--- notified that still asks for tasks, or null.
+-- notified that still asks for tasks, or null. The condition of is_sleeping_worker is written out, because every submit
+-- calls this and would plan the inlined function again.
 create or replace function holdfast.count_sleeping_workers(
   p_queues text[], p_type text, out sleeping bigint, out last_woken_at timestamptz)
 language sql stable set search_path = '' as $$
