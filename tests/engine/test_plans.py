@@ -188,3 +188,25 @@ async def _count_table_scans(conn: Connection) -> dict[str, int]:
         "union all select relname, seq_scan from pg_stat_user_tables where relname = 'tasks'"
     )
     return {row["name"]: row["scans"] for row in rows}
+
+
+INSERT_GRAPH_JOBS = """
+insert into holdfast.jobs (id, type, owner, status, total, progress_weight, finished_at)
+select gen_random_uuid(), 't', $2, $3, 1, 1, case when $3 = 'succeeded' then now() end from generate_series(1, $1::int)
+"""
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["no statistics", "statistics"])
+async def test_the_limit_of_unfinished_jobs_reads_only_those_of_its_user(
+    conn: Connection, analysed: bool
+) -> None:
+    await conn.execute("set plan_cache_mode = force_generic_plan")
+    await conn.execute("select holdfast.check_unfinished_job_limit('ada', 1000)")  # planned with empty tables
+    await conn.execute(INSERT_GRAPH_JOBS, 20_000, "bob", "queued")
+    await conn.execute(INSERT_GRAPH_JOBS, 20_000, "ada", "succeeded")
+    await conn.execute(INSERT_GRAPH_JOBS, 10, "ada", "queued")
+    if analysed:
+        await conn.execute("analyze holdfast.jobs")
+    before = await count_read_pages(conn, "jobs", "tasks")
+    await conn.execute("select holdfast.check_unfinished_job_limit('ada', 1000)")
+    assert await count_read_pages(conn, "jobs", "tasks") - before < 50

@@ -87,10 +87,10 @@ begin
 end $$;
 
 -- Raise HF006 when the owner already has p_max_unfinished unfinished jobs. The job p_except is not counted: it is about
--- to run again.
+-- to run again. Only indexes: a plan that reads the tables is chosen while few users have most of the jobs, and stays.
 create or replace function holdfast.check_job_count(p_owner text, p_max_unfinished integer, p_except uuid default null)
 returns void
-language plpgsql set search_path = '' as $$
+language plpgsql set search_path = '' set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_unfinished bigint;
 begin
