@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.engine.connection import Connection
 from holdfast.engine.jobs import SubmitResult
-from holdfast.engine.json_rows import JsonObject, decode_object, encode_json
-from holdfast.model import Json
+from holdfast.engine.json_rows import JsonObject, decode_object
 
 
 async def put_quota(
@@ -45,22 +44,43 @@ async def submit_as_role(
     connection: Connection,
     job: bytes,
     role: str | None,
-    claims: Mapping[str, Json],
+    claims: bytes,
     *,
     max_unfinished: int,
     owner: str | None = None,
     only_public: bool = False,
 ) -> SubmitResult:
-    """Take a role, set the claims of a token and submit a job, in one statement without a transaction.
+    """Take a role, set the claims of a token (JSON) and submit a job, in one statement.
 
     With an owner, the role is that of a service, and the job is submitted as by `submit_within_job_limit`, or
     as by `submit_public_job`.
     """
     text = await connection.fetchval(
         "select holdfast.submit_as_role($1, $2, $3, $4, $5, $6)",
-        *(role, encode_json(claims), max_unfinished, job.decode(), owner, only_public),
+        *(role, claims.decode(), max_unfinished, job.decode(), owner, only_public),
     )
     return msgspec.json.decode(text, type=SubmitResult)
+
+
+async def submit_together(
+    connection: Connection,
+    jobs: Sequence[tuple[bytes, str | None]],
+    role: str | None,
+    claims: bytes,
+    *,
+    max_unfinished: int,
+) -> list[SubmitResult | None]:
+    """Submit jobs with their owners as `submit_as_role` does, all in one transaction.
+
+    The result of a job is None if it must be submitted alone, because that may wait or fail.
+    """
+    texts = await connection.fetchval(
+        "select holdfast.submit_together($1, $2, $3, $4::text[]::jsonb[], $5)",
+        *(role, claims.decode(), max_unfinished),
+        [job.decode() for job, _ in jobs],
+        [owner for _, owner in jobs],
+    )
+    return [None if text is None else msgspec.json.decode(text, type=SubmitResult) for text in texts]
 
 
 async def submit_public_job(

@@ -24,6 +24,7 @@ from holdfast.server.api.key_verification import ServiceKeyVerifier
 from holdfast.server.api.metric_sources import MetricSource
 from holdfast.server.api.rate_limit import RateLimiter
 from holdfast.server.api.replica_reads import ReplicaReads
+from holdfast.server.api.submit_batches import SubmitBatcher
 from holdfast.server.api.token_verification import TokenVerifier
 from holdfast.server.api.user_session_store import UserSessionStore
 from holdfast.setting_values import parse_shards
@@ -59,6 +60,7 @@ class AppServices:
     access_monitor: AccessMonitor
     alerts: AlertService
     user_sessions: UserSessionStore
+    submit_batcher: SubmitBatcher
     rpc_functions: SqlFunctionCache = field(default_factory=SqlFunctionCache, repr=False)
     metrics: ProcessMetrics = field(default_factory=ProcessMetrics, repr=False)
     metric_sources: tuple[MetricSource, ...] = ()
@@ -94,6 +96,7 @@ class AppServices:
             AccessMonitor(database),
             AlertService(database, settings),
             UserSessionStore(database, settings),
+            SubmitBatcher(database),
             _given_store=store,
         )
 

@@ -33,6 +33,7 @@ from holdfast.server.api.identity import (
 from holdfast.server.api.request_parsing import MAX_IDEMPOTENCY_KEY_CHARS, get_idempotency_key
 from holdfast.server.api.services import get_services
 from holdfast.server.api.shard_requests import use_submit_shard
+from holdfast.server.api.submit_batches import SubmitCall
 from holdfast.tracing import get_current_trace_labels
 
 NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -108,16 +109,15 @@ async def _submit_in_one_call(
     """Submit without opening a transaction first, which would cost three more round trips."""
     services = get_services(request)
     role, claims = await choose_role_and_claims(request, as_service=as_service)
-    async with services.database.connection() as connection:
-        return await quotas.submit_as_role(
-            connection,
-            msgspec.json.encode(job),
-            role,
-            claims,
-            max_unfinished=services.settings.user_jobs,
-            owner=owner,
-            only_public=only_public,
-        )
+    call = SubmitCall(
+        msgspec.json.encode(job),
+        role,
+        msgspec.json.encode(claims),
+        services.settings.user_jobs,
+        owner,
+        only_public,
+    )
+    return await services.submit_batcher.submit(call)
 
 
 async def _submit_job_of_type(

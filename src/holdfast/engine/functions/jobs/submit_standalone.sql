@@ -21,9 +21,9 @@ begin
       else false end;
 end $$;
 
--- Submit one job in a transaction that does nothing else. The result is that of submit; single tasks of services are
--- faster, also with a key, a delay or a name.
-create or replace function holdfast.submit_standalone(p_job jsonb) returns jsonb
+-- Submit a job whose rows can be inserted with one statement: a single task of a service, also with a key, a delay or a
+-- name, or a job type that builds one call. Return null for every other job; then nothing is inserted.
+create or replace function holdfast.submit_plain_job(p_job jsonb) returns jsonb
 language plpgsql security definer set search_path = '' set plan_cache_mode = force_generic_plan as $$
 declare
   v_type text := p_job ->> 'type';
@@ -37,47 +37,52 @@ declare
   v_id uuid;
   v_wake boolean;
 begin
-  if p_job -> 'check' = 'true' then
-    perform holdfast.validate_job_args(p_job);
-    p_job := p_job - 'check';
+  if not holdfast.is_plain_single_task_job(p_job) then
+    return case when holdfast.is_plain_one_task_graph(p_job) then holdfast.insert_one_task_graph(p_job) end;
   end if;
-  if holdfast.is_plain_single_task_job(p_job) then
-    v_transaction := pg_current_xact_id();  -- an assignment costs less than `perform`, which is a statement
-    v_now := holdfast.now();
-    v_due := v_now;
-    v_new_id := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex());
-    if p_job ?| '{key,run_at,delay_s,expires_at,name}' then
-      v_due := greatest(holdfast.parse_due_time(p_job, null, v_now), v_now);
-      v_before := holdfast.parse_time_field(p_job, 'expires_at');
-      v_name := holdfast.check_text(p_job ->> 'name', 'name', 200);
-      if p_job ? 'key' and (p_job ->> 'owner' is not null and holdfast.needs_owner_rules(v_queue)
-        or not holdfast.reserve_new_idempotency_key(p_job, v_new_id, v_now)) then
-        return holdfast.submit(p_job);
-      end if;
+  v_transaction := pg_current_xact_id();  -- an assignment costs less than `perform`, which is a statement
+  v_now := holdfast.now();
+  v_due := v_now;
+  v_new_id := holdfast.new_id(holdfast.build_id_prefix(v_now), holdfast.get_shard_byte_hex());
+  if p_job ?| '{key,run_at,delay_s,expires_at,name}' then
+    v_due := greatest(holdfast.parse_due_time(p_job, null, v_now), v_now);
+    v_before := holdfast.parse_time_field(p_job, 'expires_at');
+    v_name := holdfast.check_text(p_job ->> 'name', 'name', 200);
+    if p_job ? 'key' and (p_job ->> 'owner' is not null and holdfast.needs_owner_rules(v_queue)
+      or not holdfast.reserve_new_idempotency_key(p_job, v_new_id, v_now)) then
+      return null;
     end if;
-    insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, owner, labels, name, start_before)
-    select v_new_id, l.id, case when v_due = v_now then nextval('holdfast.task_positions') end, v_due,
-      case when v_due = v_now then 'ready' else 'scheduled' end, p_job -> 'args', p_job ->> 'owner',
-      nullif(p_job -> 'labels', 'null'), v_name, v_before
-    from holdfast.find_open_lane(v_queue, v_type, p_job, p_job ->> 'owner') as l where l.id is not null
-    returning id, v_due = v_now and exists (select from holdfast.workers w where w.sleeping
-      and v_queue = any (w.queues) and (w.types is null or v_type = any (w.types))) into v_id, v_wake;
   end if;
+  insert into holdfast.tasks (id, lane_id, pos, due_at, status, args, owner, labels, name, start_before)
+  select v_new_id, l.id, case when v_due = v_now then nextval('holdfast.task_positions') end, v_due,
+    case when v_due = v_now then 'ready' else 'scheduled' end, p_job -> 'args', p_job ->> 'owner',
+    nullif(p_job -> 'labels', 'null'), v_name, v_before
+  from holdfast.find_open_lane(v_queue, v_type, p_job, p_job ->> 'owner') as l where l.id is not null
+  returning id, v_due = v_now and exists (select from holdfast.workers w where w.sleeping
+    and v_queue = any (w.queues) and (w.types is null or v_type = any (w.types))) into v_id, v_wake;
   if v_id is null then
-    if holdfast.is_plain_one_task_graph(p_job) then
-      return coalesce(holdfast.insert_one_task_graph(p_job), holdfast.submit(p_job));
-    end if;
-    if p_job ? 'key' and v_new_id is not null then  -- reserved for a job that submit is to create
+    if p_job ? 'key' then  -- reserved for a job that submit is to create
       delete from holdfast.idempotency_keys k
       where k.scope = 'key:' || coalesce(p_job ->> 'owner', '') and k.key = p_job ->> 'key' and k.job_id = v_new_id;
     end if;
-    return holdfast.submit(p_job);
+    return null;
   end if;
   if v_wake then
     perform holdfast.notify_sleeping_workers(array[v_queue], v_type, holdfast.count_workers_to_wake(1));
   end if;
   return jsonb_build_object('id', v_id, 'created', true, 'status', 'queued', 'tasks',
     jsonb_build_object(coalesce(v_name, v_type), v_id));
+end $$;
+
+-- Submit one job in a transaction that does nothing else. The result is that of submit, sooner for plain jobs.
+create or replace function holdfast.submit_standalone(p_job jsonb) returns jsonb
+language plpgsql security definer set search_path = '' set plan_cache_mode = force_generic_plan as $$
+begin
+  if p_job -> 'check' = 'true' then
+    perform holdfast.validate_job_args(p_job);
+    p_job := p_job - 'check';
+  end if;
+  return coalesce(holdfast.submit_plain_job(p_job), holdfast.submit(p_job));
 end $$;
 
 -- Find the lane of a task that a service submits. None if there is no such lane yet, or if jobs of the owner are

@@ -86,21 +86,29 @@ begin
   perform pg_advisory_xact_lock(1213154901, hashtext(p_owner));
 end $$;
 
--- Raise HF006 when the owner already has p_max_unfinished unfinished jobs. The job p_except is not counted: it is about
--- to run again. Only indexes: a plan that reads the tables is chosen while few users have most of the jobs, and stays.
-create or replace function holdfast.check_job_count(p_owner text, p_max_unfinished integer, p_except uuid default null)
-returns void
+-- Return how many unfinished jobs an owner has; counting stops at p_max of each kind. The job p_except is not counted.
+-- Only indexes: a plan that reads the tables is chosen while few users have most of the jobs, and stays.
+create or replace function holdfast.count_unfinished_jobs(p_owner text, p_max integer, p_except uuid default null)
+returns bigint
 language plpgsql set search_path = '' set enable_seqscan = off set enable_bitmapscan = off as $$
-declare
-  v_unfinished bigint;
 begin
-  select count(*) into v_unfinished from (
+  return (select count(*) from (
     (select from holdfast.tasks t where t.owner = p_owner and t.job_id is null and t.id is distinct from p_except
-      limit p_max_unfinished)
+      limit p_max)
     union all
     (select from holdfast.jobs j where j.owner = p_owner and j.finished_at is null and j.id is distinct from p_except
-      limit p_max_unfinished)
-  ) as unfinished;
+      limit p_max)
+  ) as unfinished);
+end $$;
+
+-- Raise HF006 when the owner already has p_max_unfinished unfinished jobs. The job p_except is not counted: it is about
+-- to run again.
+create or replace function holdfast.check_job_count(p_owner text, p_max_unfinished integer, p_except uuid default null)
+returns void
+language plpgsql set search_path = '' as $$
+declare
+  v_unfinished bigint := holdfast.count_unfinished_jobs(p_owner, p_max_unfinished, p_except);
+begin
   if v_unfinished >= p_max_unfinished then
     perform holdfast.raise_error('HF006', format('You have %s unfinished jobs, which is the maximum.', v_unfinished),
       null, 'Wait until some of them end, or cancel some.');
