@@ -192,7 +192,8 @@ async def _count_table_scans(conn: Connection) -> dict[str, int]:
 
 INSERT_GRAPH_JOBS = """
 insert into holdfast.jobs (id, type, owner, status, total, progress_weight, finished_at)
-select gen_random_uuid(), 't', $2, $3, 1, 1, case when $3 = 'succeeded' then now() end from generate_series(1, $1::int)
+select gen_random_uuid(), 't', $2, $3, 1, 1, case when $3 = 'succeeded' then now() end
+from generate_series(1, $1::int)
 """
 
 

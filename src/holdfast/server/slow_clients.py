@@ -21,6 +21,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from holdfast.server.joined_writes import JoinedWrites
+
 MAX_CONNECTIONS_WITHOUT_HEAD = 500
 
 
@@ -40,7 +42,7 @@ class TimeLimitedHttpProtocol(H11Protocol):
         self._unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", JoinedWrites(transport, self.loop)))
         self._limit_head_time()
 
     def connection_lost(self, exc: Exception | None) -> None:

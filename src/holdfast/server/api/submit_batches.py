@@ -1,7 +1,7 @@
 """Submit the jobs of requests that arrive at the same time together, one transaction for many.
 
 A job is sent at once while few others are on their way. Jobs that arrive meanwhile are sent together when one
-of those returns, and after 5 ms at the latest. A transaction for eight plain jobs costs the server less than
+of those returns, and after a millisecond at the latest. A transaction for eight plain jobs costs the server less than
 half as much per job as eight transactions.
 
 No job delays or fails another one: what cannot be inserted at once (a locked user, a key, a graph, an invalid
@@ -25,7 +25,7 @@ from holdfast.engine.jobs import SubmitResult
 from holdfast.errors import DatabaseUnavailableError, HoldfastError
 
 MAX_SINGLE_STATEMENTS: Final = 2
-MAX_WAIT_S: Final = 0.005
+MAX_WAIT_S: Final = 0.001
 MAX_BATCH_SIZE: Final = 32
 MAX_BATCHED_JOB_BYTES: Final = 16_384
 
