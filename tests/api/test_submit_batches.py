@@ -20,7 +20,7 @@ from holdfast.engine.connection import Connection, Database
 from holdfast.engine.jobs import SubmitResult
 from holdfast.errors import DatabaseUnavailableError, InvalidError
 from holdfast.server import create_app
-from holdfast.server.api.submit_batches import MAX_SINGLE_STATEMENTS, SubmitBatcher, SubmitCall
+from holdfast.server.api.submit_batches import SubmitBatcher, SubmitCall
 from holdfast.settings import Settings
 
 SERVICE = bearer_headers(SERVICE_KEY)
@@ -146,7 +146,7 @@ async def test_a_lost_connection_is_not_answered_by_a_second_attempt(
                 "drop trigger end_session on holdfast.tasks; drop function public.end_session"
             )
     assert {response.status_code for response in responses} == {503}
-    assert batch_sizes == [12 - MAX_SINGLE_STATEMENTS]
+    assert batch_sizes == [11]
     assert (await api.post("/api/jobs", json=PLAIN, headers=SERVICE)).status_code == 202
 
 
@@ -213,16 +213,16 @@ async def test_a_cancelled_request_that_waits_is_not_submitted(
     calls.gate.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(each, asyncio.CancelledError) for each in results] == [False] * 3 + [True, False]
-    assert calls.sent == [[b"0"], [b"1"], [b"2", b"4"]]
+    assert calls.sent == [[b"0"], [b"1", b"2", b"4"]]
 
 
 async def test_waiting_jobs_are_sent_although_the_first_ones_do_not_return(
     db: Database, calls: SlowDatabaseCalls
 ) -> None:
     tasks = await submit_in_background(SubmitBatcher(db), *map(build_call, range(4)))
-    while len(calls.sent) < 3:
+    while len(calls.sent) < 2:
         await asyncio.sleep(0.001)
-    assert calls.sent == [[b"0"], [b"1"], [b"2", b"3"]]
+    assert calls.sent == [[b"0"], [b"1", b"2", b"3"]]
     calls.gate.set()
     assert [result.id.int for result in await asyncio.gather(*tasks)] == [0, 1, 2, 3]
 
@@ -234,7 +234,7 @@ async def test_callers_with_other_claims_do_not_share_a_statement(
     tasks = await submit_in_background(SubmitBatcher(db), *batch)
     calls.gate.set()
     assert [result.id.int for result in await asyncio.gather(*tasks)] == [0, 1, 2, 3, 4, 5]
-    assert sorted(calls.sent[2:]) == [[b"2", b"4"], [b"3", b"5"]]
+    assert sorted(calls.sent) == [[b"0"], [b"1", b"3", b"5"], [b"2", b"4"]]
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailableError("gone"), InvalidError("not by the server")])
@@ -245,6 +245,6 @@ async def test_an_error_that_the_server_did_not_report_ends_all_of_a_batch(
     tasks = await submit_in_background(SubmitBatcher(db), *map(build_call, range(4)))
     calls.gate.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(each) for each in results[2:]] == [type(error)] * 2
+    assert [type(each) for each in results[1:]] == [type(error)] * 3
     assert results[2] is not results[3]
-    assert len(calls.sent) == 3
+    assert calls.sent == [[b"0"], [b"1", b"2", b"3"]]
