@@ -38,6 +38,7 @@ from holdfast.tracing import get_current_trace_labels
 
 NonEmptyName = Annotated[str, Meta(min_length=1, max_length=200)]
 NonEmptyKey = Annotated[str, Meta(min_length=1, max_length=MAX_IDEMPOTENCY_KEY_CHARS)]
+OPTIONS_WITH_LOCKS = frozenset({"key", "unique_key", "debounce_s", "throttle_s", "batch"})
 SERVICE_ONLY_FIELDS = ("owner", "queue", "priority")
 
 
@@ -116,8 +117,14 @@ async def _submit_in_one_call(
         services.settings.user_jobs,
         owner,
         only_public,
+        alone=only_public or role == "authenticated" or _needs_more_than_an_insert(job),
     )
     return await services.submit_batcher.submit(call)
+
+
+def _needs_more_than_an_insert(job: dict[str, Json]) -> bool:
+    tasks = job.get("tasks")
+    return (isinstance(tasks, list) and len(tasks) > 1) or not OPTIONS_WITH_LOCKS.isdisjoint(job)
 
 
 async def _submit_job_of_type(

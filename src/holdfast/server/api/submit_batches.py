@@ -30,7 +30,10 @@ MAX_BATCHED_JOB_BYTES: Final = 16_384
 
 
 class SubmitCall(msgspec.Struct, frozen=True, eq=False):
-    """A job in the format of the SQL function `submit`, and with which rights it is submitted."""
+    """A job in the format of the SQL function `submit`, and with which rights it is submitted.
+
+    With `alone` it shares no statement, because it is known to need more than an insert.
+    """
 
     job: bytes
     role: str | None
@@ -38,6 +41,7 @@ class SubmitCall(msgspec.Struct, frozen=True, eq=False):
     max_unfinished: int
     owner: str | None = None
     only_public: bool = False
+    alone: bool = False
 
     @property
     def shared_arguments(self) -> tuple[str | None, bytes, int]:
@@ -62,7 +66,7 @@ class SubmitBatcher:
 
     async def submit(self, call: SubmitCall) -> SubmitResult:
         """Submit a job and return when it is committed."""
-        if not _may_share_a_statement(call):
+        if call.alone or len(call.job) > MAX_BATCHED_JOB_BYTES:
             return await self._submit_alone(call)
         if self._running_statements == 0:
             self._running_statements += 1
@@ -145,10 +149,6 @@ class SubmitBatcher:
             _end_submit(waiting, await self._submit_alone(waiting.call))
         except Exception as error:  # the request turns it into a response
             _end_submit(waiting, error=error)
-
-
-def _may_share_a_statement(call: SubmitCall) -> bool:
-    return call.role != "authenticated" and not call.only_public and len(call.job) <= MAX_BATCHED_JOB_BYTES
 
 
 def _was_refused(error: Exception) -> bool:
