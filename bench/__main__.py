@@ -22,6 +22,7 @@ PART_COMMANDS = {
     "engine": ["-m", "bench.engine"],
     "costs": ["-m", "bench.costs"],
     "worker": [str(BENCH_DIR / "worker.py")],
+    "backlogs": ["-m", "bench.backlogs"],
     "wakeups": ["-m", "bench.wakeups"],
     "idle": ["-m", "bench.idle_workers"],
     "fleet": ["-m", "bench.fleet"],

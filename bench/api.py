@@ -27,7 +27,7 @@ from pathlib import Path
 
 import asyncpg
 
-from bench.api_throughput import compare_submits
+from bench.api_throughput import USERS, compare_submits
 from bench.http_clients import (
     JWT_ISSUER,
     JWT_SECRET,
@@ -61,7 +61,7 @@ async def measure_submits(base: str, pid: int, rate: int, seconds: int) -> None:
     connections: asyncio.Queue[HttpConnection] = asyncio.Queue()
     for _ in range(32):
         connections.put_nowait(HttpConnection(base))
-    tokens = [create_user_token(f"user-{number}") for number in range(50)]
+    tokens = [create_user_token(f"user-{number}") for number in range(USERS)]
     latencies: list[float] = []
     failed = 0
     body = json.dumps({"type": "noop", "params": {"n": 1}}).encode()

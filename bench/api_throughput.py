@@ -21,21 +21,30 @@ from holdfast.settings import Secret
 CLOSED_LOOP_CONNECTIONS = 16
 CLOSED_LOOP_REQUESTS = 250
 ROUNDS = 3
+USERS = 500  # nobody runs their jobs, and each submit counts those of its user
 
 
 async def measure_throughput(base: str, pid: int, path: str, tokens: list[str], body: Json) -> float:
     """Send requests one after the other on 16 connections. Print rate and CPU time, and return the rate."""
     content = json.dumps(body).encode()
 
-    async def send_requests(count: int) -> None:
+    async def send_requests(tokens: list[str]) -> None:
         connection = HttpConnection(base)
-        for _ in range(count):
-            status, answer = await connection.request("POST", path, random.choice(tokens), content)
+        for token in tokens:
+            status, answer = await connection.request("POST", path, token, content)
             assert status == 202, answer
 
-    await asyncio.gather(*(send_requests(20) for _ in range(CLOSED_LOOP_CONNECTIONS)))  # warm-up
+    warm_up = (tokens * 320)[: max(320, len(tokens))]  # each token at least once: it is verified then
+    await asyncio.gather(
+        *(send_requests(warm_up[n::CLOSED_LOOP_CONNECTIONS]) for n in range(CLOSED_LOOP_CONNECTIONS))
+    )
     started_at, used = time.perf_counter(), read_cpu_seconds(pid)
-    await asyncio.gather(*(send_requests(CLOSED_LOOP_REQUESTS) for _ in range(CLOSED_LOOP_CONNECTIONS)))
+    await asyncio.gather(
+        *(
+            send_requests(random.choices(tokens, k=CLOSED_LOOP_REQUESTS))
+            for _ in range(CLOSED_LOOP_CONNECTIONS)
+        )
+    )
     count = CLOSED_LOOP_CONNECTIONS * CLOSED_LOOP_REQUESTS
     rate = count / (time.perf_counter() - started_at)
     each_ms = (read_cpu_seconds(pid) - used) / count * 1000
@@ -45,7 +54,7 @@ async def measure_throughput(base: str, pid: int, path: str, tokens: list[str], 
 
 async def compare_submits(url: Secret, base: str, pid: int) -> None:
     """Compare submits over HTTP with the baseline by turns."""
-    users = [create_user_token(f"user-{number}") for number in range(50)]
+    users = [create_user_token(f"user-{number}") for number in range(USERS)]
     rates: dict[str, list[float]] = {"baseline": [], "service": [], "user": []}
     print("submit in a closed loop, by turns with ASGI and one INSERT:")
     async with serve_baseline(url) as (baseline, baseline_pid):

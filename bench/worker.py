@@ -124,12 +124,12 @@ class WorkerBenchmark:
             await self._submit_noops(url, task_name, self.tasks)
             await connection.execute("vacuum analyze holdfast.tasks")
             postmaster = await get_postmaster_pid(connection)
-            before, used = read_server_cpu_seconds(postmaster), _read_children_cpu_seconds()
+            before, used = read_server_cpu_seconds(postmaster), read_children_cpu_seconds()
             running = [start_worker(url, "-c", str(self.concurrency), "--drain") for _ in range(processes)]
             for process in running:
                 await asyncio.to_thread(process.wait)
             server = read_server_cpu_seconds(postmaster) - before
-            client = _read_children_cpu_seconds() - used - processes * self._measure_idle_worker_cpu_s(url)
+            client = read_children_cpu_seconds() - used - processes * self._measure_idle_worker_cpu_s(url)
             seconds = await connection.fetchval(
                 "select extract(epoch from max(finished_at) - min(finished_at))::float8 from holdfast.history"
             )
@@ -143,9 +143,9 @@ class WorkerBenchmark:
 
     def _measure_idle_worker_cpu_s(self, url: Secret) -> float:
         """Return the CPU time of a worker that starts, finds no task and exits, in seconds."""
-        before = _read_children_cpu_seconds()
+        before = read_children_cpu_seconds()
         start_worker(url, "--drain").wait()
-        return _read_children_cpu_seconds() - before
+        return read_children_cpu_seconds() - before
 
     async def _submit_noops(self, url: Secret, task_name: str, count: int) -> None:
         task_types = {"noop": noop, "plain": noop_in_thread}
@@ -231,7 +231,7 @@ def _print_percentiles(since: str, waits: list[float]) -> None:
     print(f"wake-up, {since}: p50 {p50:.1f} ms   p99 {p99:.1f} ms   max {waits[-1]:.1f} ms", flush=True)
 
 
-def _read_children_cpu_seconds() -> float:
+def read_children_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

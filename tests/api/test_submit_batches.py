@@ -15,7 +15,7 @@ from msgspec import Struct
 from starlette.applications import Starlette
 
 from holdfast import job, task
-from holdfast.engine import quotas
+from holdfast.engine import quotas, task_types
 from holdfast.engine.connection import Connection, Database
 from holdfast.engine.jobs import SubmitResult
 from holdfast.errors import DatabaseUnavailableError, InvalidError
@@ -88,13 +88,20 @@ async def test_requests_at_the_same_time_share_statements(
         assert await connection.fetchval(COUNT_JOBS) == 41
 
 
+@pytest.mark.parametrize(
+    ("wrong", "field"), [({"name": "n" * 300}, "name"), ({"args": {"number": "one"}}, "args.number")]
+)
 async def test_one_invalid_job_fails_alone(
-    api: httpx.AsyncClient, db: Database, batch_sizes: list[int]
+    api: httpx.AsyncClient, db: Database, batch_sizes: list[int], wrong: dict[str, Any], field: str
 ) -> None:
-    jobs = [PLAIN | ({"name": "n" * 300} if number == 7 else {}) for number in range(15)]
+    schema = {"type": "object", "properties": {"number": {"type": "integer"}}}
+    async with db.connection() as connection:
+        types = [{"name": "page", "queue": "q", "schema": schema}]
+        await task_types.register_task_types(connection, "w", types)
+    jobs = [PLAIN | (wrong if number == 7 else {}) for number in range(15)]
     responses = await asyncio.gather(*(api.post("/api/jobs", json=each, headers=SERVICE) for each in jobs))
     assert [response.status_code for response in responses] == [202] * 7 + [422] + [202] * 7
-    assert responses[7].json()["field"] == "name"
+    assert responses[7].json()["field"] == field
     assert batch_sizes
     async with db.connection() as connection:
         assert await connection.fetchval(COUNT_JOBS) == 15

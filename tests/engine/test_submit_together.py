@@ -7,14 +7,20 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from manual_worker import QUEUE, submit_job
+from manual_worker import QUEUE, ManualWorker, submit_job
+from wakeup_listener import WakeupListener, forget_wakeups
 
-from holdfast.engine import jobs, quotas
+from holdfast.engine import jobs, quotas, task_types
 from holdfast.engine.connection import Connection
 
 CLAIMS = b'{"role": "service_role"}'
 PLAIN = {"type": "t", "queue": QUEUE, "args": {"n": 1}}
 GRAPH = {"type": "report", "params": {"n": 1}, "tasks": [{"type": "t", "queue": QUEUE, "name": "t"}]}
+NAMED_GRAPH = {
+    "type": "report",
+    "labels": {"a": "b"},
+    "tasks": [{"type": "t", "queue": QUEUE, "name": "page", "args": [1], "weight": 1, "attempts": 3}],
+}
 LARGE_GRAPH = {
     "type": "report",
     "tasks": [{"type": "t", "name": "a"}, {"type": "t", "name": "b", "after": ["a"]}],
@@ -48,7 +54,7 @@ async def read_rows(conn: Connection, job: object) -> list[str]:
 
 @pytest.mark.parametrize("owner", [None, "ann"])
 @pytest.mark.parametrize(
-    "job", [PLAIN, PLAIN | {"delay_s": 60, "name": "later"}, PLAIN | {"check": True}, GRAPH]
+    "job", [PLAIN, PLAIN | {"labels": {"a": "b"}, "priority": 7}, PLAIN | {"check": True}, GRAPH, NAMED_GRAPH]
 )
 async def test_rows_are_those_of_a_job_that_is_submitted_alone(
     conn: Connection, job: dict[str, Any], owner: str | None
@@ -73,6 +79,7 @@ async def test_what_may_wait_is_left_to_a_statement_of_its_own(conn: Connection,
         results = await submit_together(
             conn,
             (PLAIN | {"key": "k"}, None),
+            (PLAIN | {"delay_s": 60}, None),
             (PLAIN, "locked"),
             (LARGE_GRAPH, None),
             (PLAIN | {"type": "no lane yet"}, None),
@@ -81,7 +88,7 @@ async def test_what_may_wait_is_left_to_a_statement_of_its_own(conn: Connection,
         )
     finally:
         await transaction.rollback()
-    assert [result is not None for result in results] == [False] * 5 + [True]
+    assert [result is not None for result in results] == [False] * 6 + [True]
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 2
     assert await conn.fetchval("select count(*) from holdfast.idempotency_keys") == 0
 
@@ -103,8 +110,11 @@ async def test_quotas_and_turns_of_owners_take_the_long_way(conn: Connection) ->
 
 async def test_an_invalid_job_rolls_back_all_of_them(conn: Connection) -> None:
     await submit_job(conn, type="t")
-    with pytest.raises(asyncpg.PostgresError, match="name"):
-        await submit_together(conn, (PLAIN, None), (PLAIN | {"name": "n" * 300}, None))
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    await task_types.register_task_types(conn, "w", [{"name": "t", "schema": schema, "hash": "1"}])
+    wrong = PLAIN | {"args": {"n": "one"}, "check": True}
+    with pytest.raises(asyncpg.PostgresError, match=r"args\.n"):
+        await submit_together(conn, (PLAIN, None), (wrong, None))
     assert await conn.fetchval("select count(*) from holdfast.tasks") == 1
 
 
@@ -117,4 +127,21 @@ async def test_users_may_not_call_it(conn: Connection) -> None:
     async with conn.transaction():
         await conn.execute("set local role authenticated")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await conn.fetchval("select holdfast.submit_without_waiting('{}', 'ann', 9)")
+            await conn.fetchval("select holdfast.submit_plain_jobs('{}', '{ann}', 9)")
+
+
+async def test_a_statement_wakes_the_sleeping_workers_of_its_queues(
+    conn: Connection, second: Connection
+) -> None:
+    wakeups = WakeupListener(second)
+    await wakeups.listen()
+    await submit_job(conn, type="t")
+    worker = ManualWorker(conn)
+    [task] = await worker.claim_tasks(5)
+    await worker.finish_task(task)
+    assert await worker.claim_tasks(5) == []  # it sleeps
+    await forget_wakeups(conn)
+    await wakeups.received()
+    await submit_together(conn, (PLAIN, None), (GRAPH, None))
+    assert await wakeups.received() == [QUEUE]
+    assert len(await worker.claim_tasks(5)) == 2

@@ -242,7 +242,7 @@ NOT_CALLABLE_BY_RPC: dict[str, str] = {
         (
             "record_audit_entry", "watch_jobs", "get_last_event_numbers", "list_watched_events",
             "check_unfinished_job_limit", "submit_within_job_limit", "submit_public_job", "submit_as_role",
-            "submit_together", "submit_without_waiting", "record_job_rerun",
+            "submit_together", "submit_plain_jobs", "record_job_rerun",
             "list_saved_views", "put_saved_view", "delete_saved_view", "increment_artifact_downloads",
             "stage_artifact_without_task", "touch_artifact_upload", "get_installed_schema",
             "is_provided_by_extension", "list_secret_payloads", "list_erasure_objects",

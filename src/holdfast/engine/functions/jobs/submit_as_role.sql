@@ -22,44 +22,16 @@ begin
   return holdfast.submit_standalone(p_job || jsonb_build_object('owner', p_owner));
 end $$;
 
--- Submit a plain job, for a user if p_owner is set. Return null instead of waiting for another transaction, and for a job
--- that needs more than one insert or whose user has p_max_unfinished unfinished jobs.
-create or replace function holdfast.submit_without_waiting(p_job jsonb, p_owner text, p_max_unfinished integer)
-returns jsonb
-language plpgsql security definer set search_path = '' as $$
-begin
-  if p_job ? 'key' then  -- its insert waits for other transactions that insert the same key
-    return null;
-  elsif p_job -> 'check' = 'true' then
-    perform holdfast.validate_job_args(p_job);
-    p_job := p_job - 'check';
-  end if;
-  if p_owner is not null then
-    if not pg_try_advisory_xact_lock(1213154901, hashtext(p_owner))  -- as in lock_job_count
-      or holdfast.count_unfinished_jobs(p_owner, p_max_unfinished) >= p_max_unfinished
-    then
-      return null;
-    end if;
-    p_job := p_job || jsonb_build_object('owner', p_owner);
-  end if;
-  return holdfast.submit_plain_job(p_job);
-end $$;
-
 -- Submit the jobs of several requests in one transaction, for callers with the same role and claims. p_owners has the user
 -- of each job, or null. Return the result of each job in their order, or null for a job that must be submitted alone:
 -- that waits for locks, and has an error of its own. So no request waits for the job of another one.
 create or replace function holdfast.submit_together(p_role text, p_claims text, p_user_jobs integer, p_jobs jsonb[],
   p_owners text[]) returns jsonb[]
 language plpgsql set search_path = '' as $$
-declare
-  v_results jsonb[] := array_fill(null::jsonb, array[cardinality(p_jobs)]);
 begin
   perform set_config('request.jwt.claims', p_claims, true), set_config('holdfast.user_jobs', p_user_jobs::text, true),
     case when p_role is not null then set_config('role', p_role, true) end;
-  for i in 1 .. cardinality(p_jobs) loop
-    v_results[i] := holdfast.submit_without_waiting(p_jobs[i], p_owners[i], p_user_jobs);
-  end loop;
-  return v_results;
+  return holdfast.submit_plain_jobs(p_jobs, p_owners, p_user_jobs);
 end $$;
 
-call holdfast.grant_execute('service_role', 'submit_as_role', 'submit_together', 'submit_without_waiting');
+call holdfast.grant_execute('service_role', 'submit_as_role', 'submit_together');
