@@ -33,9 +33,9 @@ declare
   -- The stored cursor is written only after this many positions, because every write costs a row version.
   v_min_cursor_advance constant bigint := 10000;
   -- Lanes of one rank that are leased from in one statement.
-  v_max_lanes_at_once constant integer := 10;
-  -- Lanes that one scan of a rotation returns, and that it reads. The first claim of a worker has no cursor and reads
-  -- more.
+  v_max_lanes_at_once constant integer := 50;
+  -- Lanes that the first scan of a rotation returns (each further scan of a claim twice as many, because they have few
+  -- tasks), and that a scan reads. The first claim of a worker has no cursor and reads more.
   v_max_lanes_per_rotation constant integer := 20;
   v_max_visits constant integer := 400;
   v_max_visits_of_first_claim constant integer := 100000;
@@ -85,7 +85,7 @@ begin
   for v_round in 1 .. v_max_rounds loop
     if v_has_rotations then
       v_scanned := array(select s from holdfast.rank_rotation_lanes(p_queues, p_types, v_rotations,
-        least(v_left, v_max_lanes_per_rotation),
+        least(v_left, v_max_lanes_per_rotation << (v_round - 1)),
         case when p_cursors -> 'rotations' is null then v_max_visits_of_first_claim else v_max_visits end, p_now) as s);
       v_rotating := array(select u from unnest(v_scanned) as u where u.id is not null order by u.rank desc, u.turn);
     end if;
