@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import importlib
 import ipaddress
 import os
@@ -261,6 +262,7 @@ async def serve_api(
                 link = await create_login_link(connection, f"{base}/dashboard")
             click.echo(f"dashboard  {link}   (this link works once)", err=True)
         notifier.mark_ready(f"Serving http://{host}:{port}.")
+        gc.freeze()  # full collections skip what is loaded, which stopped the event loop for 40 ms
         await server.serve(sockets=[listener])
 
 

@@ -284,6 +284,13 @@ def _format_server_address(url: Secret) -> str:
     return redact_url(url.reveal())
 
 
+def was_rolled_back(error: BaseException) -> bool:
+    """Return whether the server reported the error, so that nothing of the statement was committed."""
+    return not isinstance(error, errors.DatabaseUnavailableError) and isinstance(
+        error.__cause__, asyncpg.PostgresError
+    )
+
+
 def translate_error(error: asyncpg.PostgresError, url: Secret) -> errors.HoldfastError:  # noqa: C901
     code = error.sqlstate or ""
     message = str(error.args[0] if error.args else error)

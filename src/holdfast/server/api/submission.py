@@ -123,8 +123,8 @@ async def _submit_in_one_call(
 
 
 def _needs_more_than_an_insert(job: dict[str, Json]) -> bool:
-    tasks = job.get("tasks")
-    return (isinstance(tasks, list) and len(tasks) > 1) or not OPTIONS_WITH_LOCKS.isdisjoint(job)
+    has_several_tasks = isinstance(job.get("tasks"), list) and len(job["tasks"]) > 1
+    return has_several_tasks or not OPTIONS_WITH_LOCKS.isdisjoint(job)
 
 
 async def _submit_job_of_type(

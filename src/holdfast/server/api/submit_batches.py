@@ -16,13 +16,11 @@ from collections.abc import Coroutine
 from itertools import groupby, islice
 from typing import Any, Final
 
-import asyncpg
 import msgspec
 
 from holdfast.engine import quotas
-from holdfast.engine.connection import Database
+from holdfast.engine.connection import Database, was_rolled_back
 from holdfast.engine.jobs import SubmitResult
-from holdfast.errors import DatabaseUnavailableError, HoldfastError
 
 MAX_WAIT_S: Final = 0.005
 MAX_BATCH_SIZE: Final = 32
@@ -133,7 +131,7 @@ class SubmitBatcher:
                     connection, jobs, role, claims, max_unfinished=max_unfinished
                 )
         except Exception as error:
-            if not _was_refused(error):
+            if not was_rolled_back(error):  # sent again, the jobs might be created twice
                 for waiting in batch:
                     _end_submit(waiting, error=copy.copy(error))  # each request gets its own traceback
                 return
@@ -149,15 +147,6 @@ class SubmitBatcher:
             _end_submit(waiting, await self._submit_alone(waiting.call))
         except Exception as error:  # the request turns it into a response
             _end_submit(waiting, error=error)
-
-
-def _was_refused(error: Exception) -> bool:
-    """Return whether the server rolled back, so that the jobs can be sent again without creating two."""
-    return (
-        isinstance(error, HoldfastError)
-        and not isinstance(error, DatabaseUnavailableError)
-        and isinstance(error.__cause__, asyncpg.PostgresError)
-    )
 
 
 def _end_submit(
