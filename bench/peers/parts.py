@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
 
 import asyncpg
@@ -23,7 +24,9 @@ SINGLE_ENQUEUES = 600
 ONE_BY_ONE_COLUMN = "enqueue one by one"
 DEFAULT_CONCURRENCY = 10  # of a Holdfast worker
 DEFAULT_CONCURRENCY_COLUMN = f"drain, {DEFAULT_CONCURRENCY} at once"
-ROUNDS_BY_PART = {"turns": 3}  # other parts run once
+ROUNDS_BY_PART = {"turns": 3, "work": 5}  # other parts run once
+WORK_AT_ONCE = 100
+WORK_COLUMN = f"1 KB in and out, 5 ms, {WORK_AT_ONCE} at once"
 IDLE_WARM_UP_SECONDS, IDLE_SECONDS, STATISTICS_DELAY_SECONDS = 10.0, 30.0, 1.2
 MEMORY_GROWTH_SECONDS = 15.0  # maximum duration of the drain that measures growth
 NOT_MEASURED = float("nan")
@@ -96,13 +99,7 @@ async def measure_basic(trial: PeerTrial, sizes: WorkloadSizes, measurements: Me
 async def measure_turns(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
     """Measure one round. The caller repeats rounds of all peers, so that a slow minute hits every peer."""
     single, jobs = max(int(SINGLE_ENQUEUES * sizes.scale), 20), sizes.get_drain_jobs(trial)
-
-    def add_rate(column: str, rate: float) -> None:
-        rates = trial.rates_by_column.setdefault(column, [])
-        rates.append(rate)
-        measurements[column] = median(rates)
-        measurements[f"{column}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
-
+    add_rate = partial(_add_rate, trial, measurements)
     await trial.create_store()
     add_rate(ONE_BY_ONE_COLUMN, single / trial.run_adapter("one", str(single))["seconds"])
     await trial.measure_drain(single)
@@ -117,6 +114,24 @@ async def measure_turns(trial: PeerTrial, sizes: WorkloadSizes, measurements: Me
         await trial.create_store()
         async with _hold_snapshot(trial.dsn):
             add_rate("drain, snapshot pinned", await trial.measure_drain(jobs // 3))
+
+
+def _add_rate(trial: PeerTrial, measurements: Measurements, column: str, rate: float) -> None:
+    """Add the rate of one round, and store the median and the range of all rounds."""
+    rates = trial.rates_by_column.setdefault(column, [])
+    rates.append(rate)
+    measurements[column] = median(rates)
+    measurements[f"{column}, from to"] = f"{min(rates):,.0f} to {max(rates):,.0f}"
+
+
+async def measure_work(trial: PeerTrial, sizes: WorkloadSizes, measurements: Measurements) -> None:
+    """Measure one round of jobs that wait for 5 ms and return the text of 1 KB that they got."""
+    if not trial.peer.does_work:
+        raise UnsupportedMeasurementError("its adapter has only no-op jobs")
+    with trial.set_environment(PEER_WORK="1"):
+        await trial.create_store()
+        rate = await trial.measure_drain(sizes.get_drain_jobs(trial), at_once=WORK_AT_ONCE)
+        _add_rate(trial, measurements, WORK_COLUMN, rate)
 
 
 async def _measure_drain_costs(trial: PeerTrial, jobs: int, measurements: Measurements) -> None:
@@ -289,6 +304,7 @@ async def measure_memory(trial: PeerTrial, sizes: WorkloadSizes, measurements: M
 PartFunction = Callable[[PeerTrial, WorkloadSizes, Measurements], Awaitable[None]]
 PART_FUNCTIONS: dict[str, PartFunction] = {
     "turns": measure_turns,
+    "work": measure_work,
     "basic": measure_basic,
     "pinned": measure_pinned,
     "backlog": measure_backlog,

@@ -29,6 +29,7 @@ class PeerDefinition:
     jobs: int = 20_000  # jobs per drain; fewer for slow peers
     note: str = ""
     cannot_hold: str = ""  # the reason why the peer cannot run 10,000 jobs at once
+    does_work: bool = False  # its adapter has jobs that carry a text and return it after 5 ms
     prepare_history: str = ""  # SQL that runs the maintenance of the peer before its history is filled
 
     @property
@@ -88,10 +89,10 @@ def _run_or_remove_folder(command: list[str], working_dir: Path, folder: Path) -
 PEERS = {
     peer.name: peer
     for peer in (
-        PeerDefinition("holdfast", "select count(*) from holdfast.tasks", jobs=60_000, note="400 slots a process",
+        PeerDefinition("holdfast", "select count(*) from holdfast.tasks", jobs=60_000, note="400 slots a process", does_work=True,
               prepare_history="select holdfast.tick()"),
         PeerDefinition("graphile-worker", "select count(*) from graphile_worker._private_jobs", ("graphile-worker",), node=True,
-              jobs=60_000, note="24 at once, local queue of 500, completions in batches"),
+              jobs=60_000, note="24 at once, local queue of 500, completions in batches", does_work=True),
         PeerDefinition("pgmq", "select count(*) from pgmq.q_bench", ("pgmq", "asyncpg"), jobs=60_000,
               note="its SQL with a bare loop of ours, 100 a read: no task per job, no heartbeat, no retries"),
         PeerDefinition("pg-boss", "select count(*) from pgboss.job where name = 'bench' and state < 'completed'", ("pg-boss@10",), node=True,

@@ -37,6 +37,12 @@ with the slowest and the fastest round. A drain is timed from the first finished
 when no job is unfinished. "10 at once" is the default of a Holdfast worker; all other drains have
 the settings below. "Snapshot pinned": another connection holds an old snapshot.""",
     ),
+    "work": (
+        "Jobs that work",
+        f"""By turns, {ROUNDS_BY_PART["work"]} times; the table shows medians. Each job gets a text of 1 KB,
+waits for 5 ms and returns the text; one process runs 100 at once. Holdfast stores the results,
+graphile-worker does not.""",
+    ),
     "basic": (
         "Enqueue, drain, idle, wake up",
         f"""A drain is timed from the first finished job to the moment when no job is unfinished; the start of

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -70,6 +71,15 @@ class PeerTrial:
             "PYTHONPATH": f"{ADAPTERS_DIR}:{ROOT}:{ROOT / 'src'}",
             "PATH": f"{programs}:{os.environ['PATH']}",
         }
+
+    @contextlib.contextmanager
+    def set_environment(self, **environment: str) -> Iterator[None]:
+        """Set environment variables of the adapter while the block runs."""
+        before, self._environment = self._environment, self._environment | environment
+        try:
+            yield
+        finally:
+            self._environment = before
 
     async def create_store(self) -> None:
         """Remove the store of the peer and create an empty one."""

@@ -6,6 +6,8 @@ const [what, text] = process.argv.slice(2);
 const count = Number(text);
 const atOnce = Number(process.env.PEER_AT_ONCE ?? 0);
 const hold = "PEER_HOLD" in process.env;
+const work = "PEER_WORK" in process.env;
+const text1k = "x".repeat(1000);
 const say = (value) => process.stdout.write(JSON.stringify(value) + "\n");
 
 if (what === "work") {
@@ -31,6 +33,10 @@ if (what === "work") {
         if (handled === 1 || handled === atOnce) say({ reached: handled, at: Date.now() / 1000 });
         if (payload.sent) waits.push(Date.now() - payload.sent * 1000);
         if (hold) await new Promise(() => {});
+        if (work) {
+          await new Promise((done) => setTimeout(done, 5));
+          return payload.text; // it stores no results
+        }
       },
     },
   });
@@ -47,7 +53,7 @@ if (what === "work") {
     if (what === "bulk") {
       for (let start = 0; start < count; start += 1000) {
         const size = Math.min(1000, count - start);
-        await utils.addJobs(Array.from({ length: size }, () => ({ identifier: "noop", payload: { sent: 0 } })));
+        await utils.addJobs(Array.from({ length: size }, () => ({ identifier: "noop", payload: work ? { text: text1k } : { sent: 0 } })));
       }
     } else {
       for (let n = 0; n < count; n += 1) {

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from protocol import HOLD_JOBS, MAX_JOBS_AT_ONCE, PEER_DSN, PeerAdapter, main, stats, wait_forever
+from protocol import (
+    DO_WORK,
+    HOLD_JOBS,
+    MAX_JOBS_AT_ONCE,
+    PEER_DSN,
+    WORK_SECONDS,
+    WORK_TEXT,
+    PeerAdapter,
+    main,
+    stats,
+    wait_forever,
+)
 
 from holdfast import Client, settings, task
 from holdfast.engine import install
@@ -18,6 +29,13 @@ async def noop(sent: float = 0.0) -> None:
     stats.record_job(sent)
     if HOLD_JOBS:
         await wait_forever()
+
+
+@task(queue="bench")
+async def work(text: str) -> str:
+    stats.record_job(None)
+    await asyncio.sleep(WORK_SECONDS)
+    return text
 
 
 class HoldfastAdapter(PeerAdapter):
@@ -36,11 +54,12 @@ class HoldfastAdapter(PeerAdapter):
         await self.client.submit(noop(sent) if sent else noop())
 
     async def enqueue_many(self, count: int) -> None:
-        await self.client.submit_many([noop() for _ in range(count)])
+        await self.client.submit_many([work(WORK_TEXT) if DO_WORK else noop() for _ in range(count)])
 
     async def run_worker(self, stop: asyncio.Event) -> None:
         async with Database(Secret(PEER_DSN), settings.load_settings()) as database:
-            await WorkerRuntime(database, {noop.name: noop}, concurrency=MAX_JOBS_AT_ONCE or 400).run(stop)
+            tasks = {each.name: each for each in (noop, work)}
+            await WorkerRuntime(database, tasks, concurrency=MAX_JOBS_AT_ONCE or 400).run(stop)
 
 
 if __name__ == "__main__":

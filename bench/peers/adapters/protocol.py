@@ -7,7 +7,8 @@ adapter paced N            enqueue one job every 25 ms, N in all; each job carri
 adapter work               run a worker until SIGTERM; prints {"handled": n, "waits_ms": [...]}
 
 A worker prints {"reached": n, "at": time} when it starts its first job. With PEER_AT_ONCE=n it runs up to n
-jobs at once, and prints the line again when it starts job n. With PEER_HOLD=1 its handlers never return.
+jobs at once, and prints the line again when it starts job n. With PEER_HOLD=1 its handlers never return. With
+PEER_WORK=1 (only some adapters) jobs carry a text of 1 KB, which their handlers return after 5 ms.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from abc import ABC, abstractmethod
 PEER_DSN = os.environ.get("PEER_DSN", "")
 MAX_JOBS_AT_ONCE = int(os.environ.get("PEER_AT_ONCE", "0"))
 HOLD_JOBS = "PEER_HOLD" in os.environ
+DO_WORK = "PEER_WORK" in os.environ
+WORK_SECONDS, WORK_TEXT = 0.005, "x" * 1000
 ENQUEUE_BATCH_SIZE = 1000
 PACED_INTERVAL_S = 0.025
 REPORTED_JOB_COUNTS = {1, MAX_JOBS_AT_ONCE}
