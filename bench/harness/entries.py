@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENTS_DIR = ROOT / ".bench"
 OWN_FOLDER = Path(__file__).parent
 # Packages of the environment of an entry, besides those that it names itself.
-EXTRA_PACKAGES = {"pgmq": ("pgmq",), "absurd": ("absurdctl",)}
+EXTRA_PACKAGES = {"pgmq": ("pgmq",)}
 # Which SQL to run in the new database, because the server has no extension to create: the SQL of a package.
-PACKAGE_SQL = {"pgmq": "pgmq", "absurd": "absurdctl"}
+PACKAGE_SQL = {"pgmq": "pgmq"}
 FIND_SQL = "from importlib.resources import files; print(*files(%r).rglob('*.sql'), sep='\\n')"
 
 
