@@ -22,6 +22,7 @@ from holdfast.errors import DatabaseUnavailableError, InvalidError
 from holdfast.server import create_app
 from holdfast.server.api.submit_batches import SubmitBatcher, SubmitCall
 from holdfast.settings import Settings
+from holdfast.testing import wait_until
 
 SERVICE = bearer_headers(SERVICE_KEY)
 PLAIN = {"type": "page", "queue": "q", "args": {"number": 1}}
@@ -227,8 +228,7 @@ async def test_waiting_jobs_are_sent_although_the_first_ones_do_not_return(
     db: Database, calls: SlowDatabaseCalls
 ) -> None:
     tasks = await submit_in_background(SubmitBatcher(db), *map(build_call, range(4)))
-    while len(calls.sent) < 2:
-        await asyncio.sleep(0.001)
+    await wait_until(lambda: len(calls.sent) == 2, what="a statement for the waiting jobs")
     assert calls.sent == [[b"0"], [b"1", b"2", b"3"]]
     calls.gate.set()
     assert [result.id.int for result in await asyncio.gather(*tasks)] == [0, 1, 2, 3]

@@ -262,7 +262,7 @@ async def serve_api(
                 link = await create_login_link(connection, f"{base}/dashboard")
             click.echo(f"dashboard  {link}   (this link works once)", err=True)
         notifier.mark_ready(f"Serving http://{host}:{port}.")
-        gc.freeze()  # full collections skip what is loaded, which stopped the event loop for 40 ms
+        gc.freeze()  # full collections stopped the event loop for 40 ms; now they skip what is loaded
         await server.serve(sockets=[listener])
 
 

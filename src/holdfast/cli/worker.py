@@ -148,7 +148,7 @@ async def run_worker(
         _stop_on_signals(worker, notifier)
         async with worker:
             notifier.mark_ready("Running tasks.")
-            gc.freeze()  # full collections skip what is loaded, which stopped the event loop for 40 ms
+            gc.freeze()  # full collections stopped the event loop for 40 ms; now they skip what is loaded
             await worker.run()
 
 
